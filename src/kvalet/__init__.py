@@ -1,0 +1,3 @@
+"""kvalet: an LLM server that never drops a conversation."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,146 @@
+"""What the scheduler tells the engine, and what the engine answers.
+
+A plan is data: `scheduler.plan(now) -> StepPlan`, `engine.execute(plan) -> StepOutcome`,
+`scheduler.commit(plan, outcome)`. The engine keeps nothing about a sequence between steps but the
+bytes of its pages, so whatever it needs to know is here.
+
+A step happens in this order: freed pages are forgotten, pages are copied before they are written,
+token rows are computed and their last rows drawn, transfers to and from the host are started.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NewType
+
+SeqId = NewType("SeqId", int)
+SlotId = NewType("SlotId", int)
+PageId = NewType("PageId", int)  # a row of the pool
+HostId = NewType("HostId", int)  # a page-sized buffer of the host store
+TransferId = NewType("TransferId", int)
+
+PAGE_CELLS = 32
+
+
+def pages_for(num_cells: int) -> int:
+    """Pages that cover `num_cells` cells."""
+    return -(-num_cells // PAGE_CELLS)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a token is drawn. Names, defaults and the order of the chain are llama.cpp's server's:
+    penalties, logit bias, top_k, typical_p, top_p, min_p, temperature. Temperature 0 is greedy;
+    ties go to the lower id (SPEC X1)."""
+
+    temperature: float = 0.8
+    top_k: int = 40  # 0: all
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64  # tokens the penalties look back on; -1: all
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # -inf bans a token
+    seed: int = 0
+    prompt_index: int = 0
+    choice: int = 0
+    num_probs: int = 0  # most likely tokens to report beside the drawn one
+    logprobs: bool = False  # report the drawn token's log-probability
+
+    @property
+    def has_penalties(self) -> bool:
+        return (
+            self.repeat_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        ) and self.repeat_last_n != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One token to sample. Its random number is keyed by (seed, prompt index, choice, `index`)."""
+
+    params: SamplingParams
+    index: int  # 0 for the first token after the prompt
+    recent: tuple[int, ...] = ()  # what the penalties look at, oldest first; empty without them
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """Copy before write: all layers of page `src` to page `dst`."""
+
+    src: PageId
+    dst: PageId
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Token rows of one sequence: `tokens` at positions `start`, `start + 1`, ..."""
+
+    seq_id: SeqId
+    start: int  # also the number of cells computed before this step
+    tokens: tuple[int, ...]
+    pages: tuple[PageId, ...]  # the whole table in position order, this step's cells included
+    draw: Draw | None  # of the last row; None while the prompt is not all computed
+
+
+class Direction(Enum):
+    OUT = "out"  # park: pool -> host
+    IN = "in"  # resume: host -> pool
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Copies of whole pages of one sequence, to start after this step's rows."""
+
+    transfer_id: TransferId
+    seq_id: SeqId
+    direction: Direction
+    moves: tuple[tuple[PageId, HostId], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    step: int
+    freed: tuple[PageId, ...] = ()  # pages whose content nobody needs any more
+    page_copies: tuple[PageCopy, ...] = ()
+    grants: tuple[Grant, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(grant.tokens) for grant in self.grants)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.page_copies or self.grants or self.transfers)
+
+
+class FinishReason(Enum):
+    EOS = "eos"
+    STOP_STRING = "stop_string"
+    LENGTH = "length"  # max_new_tokens
+    CONTEXT = "context"  # the sequence reached n_ctx: `length`, truncated (SPEC S5)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    token: int
+    logprob: float | None = None  # natural log, of the raw logits
+    top: tuple[tuple[int, float], ...] = ()  # (token, logprob), most likely first, ties by id
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What came of a plan. Sequences in neither `sampled`, `not_run` nor `failed` computed all
+    their granted tokens and had nothing to draw."""
+
+    sampled: Mapping[SeqId, Sampled] = field(default_factory=dict[SeqId, Sampled])
+    finished: Mapping[SeqId, FinishReason] = field(default_factory=dict[SeqId, FinishReason])
+    not_run: tuple[SeqId, ...] = ()  # no page or room: nothing of the grant was computed
+    failed: Mapping[SeqId, str] = field(default_factory=dict[SeqId, str])
+    landed: tuple[TransferId, ...] = ()
+    failed_transfers: Mapping[TransferId, str] = field(default_factory=dict[TransferId, str])
+    compute_s: float = 0.0  # inside the device's graph executor

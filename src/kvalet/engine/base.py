@@ -1,0 +1,39 @@
+"""The seam between deciding and computing: what every engine offers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kvalet.core.plan import StepOutcome, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine says about itself once, at load."""
+
+    num_pages: int  # pool pages a plan may name: ids 0 .. num_pages - 1
+    page_bytes: int  # all planes
+    num_vocab: int
+    max_step_tokens: int  # rows one execute takes
+    fingerprint: bytes  # root of the page names: model, KV type, builds, instruction set
+    report: Mapping[str, object] = field(default_factory=dict[str, object])  # for /props and the log
+
+
+class Engine(Protocol):
+    """Executes plans. Called from one thread; decides nothing and keeps no sequence state.
+
+    A token drawn is a pure function of the tokens in the pages a grant names and of its draw
+    (DESIGN D3): not of the other grants, of the split into steps, or of which pages they are.
+    """
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def execute(self, plan: StepPlan) -> StepOutcome:
+        """Run one step; see `plan.py` for its order. Never raises for what concerns single
+        sequences (those are reported in the outcome); raises EngineFatal when it cannot go on."""
+        ...
+
+    def close(self) -> None:
+        """Give memory back. Waits for copies in flight; safe to call twice."""
+        ...

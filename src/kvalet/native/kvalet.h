@@ -1,0 +1,102 @@
+/* kvalet's native kernels: what no library has.
+ *
+ * Every function here gives the same bits for one token whatever else is in the batch, whatever the
+ * thread count and wherever its pages lie (DESIGN D3). The same source is compiled for several
+ * instruction sets; all of them, the plain C one included, give the SAME bits, because a 16-lane
+ * vector, its fused operations and its reductions are defined once (simd.h) and only spelled
+ * differently.
+ *
+ * Pool layout. A page holds 32 cells of all layers, contiguous, f16:
+ *
+ *   page p:  | layer 0: K | layer 0: V | layer 1: K | layer 1: V | ...
+ *   K of a layer:  [kv head][dim][32 cells]      V of a layer:  [kv head][32 cells][dim]
+ */
+#ifndef KVALET_H
+#define KVALET_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define KVALET_PAGE_CELLS 32
+#define KVALET_CHUNK_CELLS 256 /* positions per attention chunk, counted from 0 */
+
+/* The pool and what is constant of the model. Lives as long as the pool. */
+typedef struct kvalet_pool {
+    uint8_t *base;       /* num_pages * page_bytes, then one scratch page for padding rows */
+    int64_t page_bytes;
+    int32_t num_pages;
+    int32_t num_layers;
+    int32_t num_kv_heads;
+    int32_t head_dim;    /* a multiple of 16 */
+} kvalet_pool;
+
+/* The rows of the step being computed. Arrays are owned by the caller and change between steps;
+ * the struct's address does not. Row r is token r of the graph; rows from num_rows up to the graph's
+ * width are padding: they write to the scratch page and get zeros as attention output. */
+typedef struct kvalet_batch {
+    int32_t num_rows;
+    int32_t num_seqs;
+    const int32_t *row_seq;    /* [num_rows] index of the row's sequence in this step; rows of one
+                                  sequence are adjacent, in position order */
+    const int32_t *row_pos;    /* [num_rows] position; the row sees cells 0..position */
+    const int32_t *tables;     /* [num_seqs][table_stride] page ids in position order */
+    int32_t table_stride;
+    int32_t *counters;         /* [num_layers] zeroed before each run: work items taken so far */
+    float *partials;           /* chunk results of rows that are split over threads */
+    int64_t partials_floats;   /* its size; rows are split only while it suffices */
+} kvalet_batch;
+
+/* userdata of the graph nodes of one layer */
+typedef struct kvalet_attention {
+    const kvalet_pool *pool;
+    kvalet_batch *batch;
+    const float *sinks;   /* [num_heads] attention sinks, or NULL */
+    int32_t layer;
+    int32_t num_heads;    /* query heads; a multiple of num_kv_heads */
+    int32_t window;       /* cells a row sees, its own included; 0: all */
+    float scale;          /* multiplies q.k */
+    float softcap;        /* 0: none; else softcap * tanh(score / softcap) */
+} kvalet_attention;
+
+struct ggml_tensor;
+
+/* Graph nodes, for ggml_custom_4d(..., fn, n_tasks = -1, userdata = kvalet_attention *).
+ *
+ * write:     src[0] = K f32 [head_dim * num_kv_heads, width] (rope applied), src[1] = V f32, same.
+ *            Writes the rows' cells. dst: f32 [1], unused, orders the graph.
+ * attend:    src[0] = Q f32 [head_dim * num_heads, width], src[1] = dst of write (for the order).
+ *            dst: f32 [head_dim * num_heads, width]. Rows whose work is not split are finished here.
+ * fold:      src[0] = dst of attend. dst: the same buffer (a view), split rows are merged into it.
+ */
+void kvalet_write(struct ggml_tensor *dst, int ith, int nth, void *userdata);
+void kvalet_attend(struct ggml_tensor *dst, int ith, int nth, void *userdata);
+void kvalet_fold(struct ggml_tensor *dst, int ith, int nth, void *userdata);
+
+/* The same work without a graph, for tests: one layer, called with ith/nth from the test. */
+void kvalet_write_rows(const kvalet_attention *a, const float *k, const float *v, int width,
+                       int ith, int nth);
+void kvalet_attend_rows(const kvalet_attention *a, const float *q, float *out, int width,
+                        int ith, int nth);
+void kvalet_fold_rows(const kvalet_attention *a, float *out, int width, int ith, int nth);
+
+/* Pages. Plain memory moves, so that one foreign call moves many without the GIL. */
+void kvalet_copy_pages(uint8_t *const *dst, const uint8_t *const *src, int64_t bytes, int32_t n);
+void kvalet_fill_nan(uint8_t *dst, int64_t bytes); /* f16 NaN in every element */
+
+/* Sampling, one row of logits. */
+/* Penalties as in llama.cpp: for each id in ids[n] (distinct) that occurred counts[i] times,
+ * logit = logit <= 0 ? logit * repeat : logit / repeat; then -= count * frequency + presence. */
+void kvalet_penalize(float *logits, int32_t num_vocab, const int32_t *ids, const int32_t *counts,
+                     int32_t n, float repeat, float frequency, float presence);
+/* The k largest, descending, ties by lower id; k <= 0 or >= num_vocab: all of them sorted.
+ * NaN counts as -inf. Returns how many were written. */
+int32_t kvalet_top_k(const float *logits, int32_t num_vocab, int32_t k, int32_t *ids,
+                     float *values);
+/* log(sum(exp(logits))) in a fixed order, f64 accumulation */
+double kvalet_logsumexp(const float *logits, int32_t num_vocab);
+int32_t kvalet_argmax(const float *logits, int32_t num_vocab); /* lowest id among the largest */
+
+/* Name of the instruction set this library was compiled for: "plain", "avx2", "avx512", "neon". */
+const char *kvalet_isa(void);
+
+#endif

@@ -1,0 +1,1 @@
+"""The main loop and what crosses its thread's border."""

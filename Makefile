@@ -1,6 +1,63 @@
-# One word per task. `make setup` needs Python >= 3.11, a C/C++ compiler and make; all else is fetched from PyPI.
-PYTHON ?= python3
-BIN := .venv/bin
+# One word per task. Needed on the machine: Python >= 3.11 with venv, a C and C++ compiler, make.
+# Everything else, cmake and ninja too, comes from PyPI.
 
-help: ; @grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
-.PHONY: help setup
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+SOURCES := pyproject.toml $(wildcard CMakeLists.txt src/kvalet/native/CMakeLists.txt \
+	src/kvalet/native/*.[ch] src/kvalet/native/*/*.[ch])
+READY := $(VENV)/.ready
+MODEL := $(VENV)/.model
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test check fmt docs bench clean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(READY) $(MODEL)  ## build .venv with everything in it, and fetch the default model
+
+demo: setup  ## four chats that do not fit together: all finish, each as it is alone
+	@$(BIN)/kvalet demo
+
+serve: setup  ## serve the default model on http://127.0.0.1:8080; ARGS="-c 2048 ..." for flags
+	@$(BIN)/kvalet serve $(ARGS)
+
+test: setup  ## every test, the real server with the real model included; ARGS for pytest
+	$(BIN)/pytest $(ARGS)
+
+check: setup  ## formatting, lint, types, import rules, generated documents
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy src tests docs bench
+	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
+
+fmt: setup  ## format, and mend what ruff can mend
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+docs: setup  ## write docs/reference/ from the code
+	$(BIN)/python docs/generate.py
+
+bench: setup  ## time a decode step over HTTP and what of it is not ggml's
+	$(BIN)/python bench/decode.py
+
+clean:  ## remove .venv and everything built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "kvalet needs Python >= 3.11; name one: make setup PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(READY): $(VENV)/.venv $(SOURCES)
+	@echo "Installing into $(VENV); the first time ggml is compiled, which takes about a minute."
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(MODEL): $(READY)
+	@$(BIN)/kvalet pull default
+	@touch $@

@@ -1,0 +1,103 @@
+"""The command line: reads arguments, puts the parts together, prints.
+
+Each command imports what it needs when it runs, so that `--version` and `tokenize` start at once.
+Every error kvalet raises on purpose is one line on stderr and exit code 2.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from typing_extensions import override
+
+from kvalet import __version__, config
+from kvalet.errors import ConfigError, KvaletError, RequestError
+
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+
+class _Parser(argparse.ArgumentParser):
+    @override
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    try:
+        args = parser().parse_args(argv)
+        command: Callable[[argparse.Namespace], int] = args.command
+        return command(args)
+    except KvaletError as error:
+        print(f"kvalet: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return EXIT_ERROR
+
+
+def parser() -> argparse.ArgumentParser:
+    top = _Parser("kvalet", description="An LLM server that never drops a conversation.")
+    top.add_argument("--version", action="version", version=f"kvalet {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    serve = commands.add_parser("serve", help="serve a model over HTTP", allow_abbrev=False)
+    config.add_flags(serve)
+    serve.set_defaults(command=_serve)
+
+    pull = commands.add_parser("pull", help="fetch a model and print where it is")
+    pull.add_argument("name", metavar="NAME")
+    pull.set_defaults(command=_pull)
+
+    tokenize = commands.add_parser("tokenize", help="text on stdin, token ids on stdout, no BOS")
+    tokenize.add_argument("-m", "--model", metavar="FILE", type=Path, required=True)
+    tokenize.set_defaults(command=_tokenize)
+
+    demo = commands.add_parser(
+        "demo", help="four chats that do not fit into one pool, all finished"
+    )
+    demo.set_defaults(command=_demo)
+    return top
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from kvalet import serve
+
+    return serve.run(config.load(vars(args), os.environ))
+
+
+def _pull(args: argparse.Namespace) -> int:
+    from kvalet.model import sources
+
+    print(sources.pull(args.name))
+    return 0
+
+
+def _tokenize(args: argparse.Namespace) -> int:
+    from kvalet.model.gguf import GGUFFile
+    from kvalet.model.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.from_gguf(GGUFFile.open(args.model))
+    print(*tokenizer.encode(_stdin_text()))
+    return 0
+
+
+def _stdin_text() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()  # sys.stdin would turn \r\n into \n
+    except UnicodeDecodeError as error:
+        raise RequestError(f"the text on stdin is not UTF-8: {error}", "stdin") from None
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from kvalet.bench import demo
+
+    return demo.run(Console())

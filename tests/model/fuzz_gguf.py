@@ -1,0 +1,61 @@
+"""Run as a program by test_gguf.py: opens damaged copies of a file, one after another.
+
+Exits 0 if each either opened, with all its tensors readable, or gave a one-line ModelFileError.
+An abort inside ggml ends this process, which is why it is one of its own.
+"""
+
+import ctypes
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from kvalet.errors import ModelFileError
+from kvalet.model.gguf import GGUFFile
+
+VALUES = (0x00, 0x01, 0x7F, 0x80, 0xFF)
+RANDOM_COPIES = 500
+
+
+def damaged(whole: bytes) -> Iterator[bytes]:
+    for length in range(len(whole)):
+        yield whole[:length]
+    for position in range(len(whole)):
+        for value in VALUES:
+            yield whole[:position] + bytes([value]) + whole[position + 1 :]
+    rng = random.Random(7)
+    for _ in range(RANDOM_COPIES):
+        copy = bytearray(whole)
+        for position in rng.sample(range(len(copy)), rng.randint(2, 8)):
+            copy[position] = rng.choice((*VALUES, rng.randrange(256)))
+        yield bytes(copy)
+
+
+def try_open(path: Path) -> bool:
+    try:
+        with GGUFFile.open(path) as file:
+            for tensor in file.tensors.values():
+                ctypes.string_at(file.address(tensor), tensor.num_bytes)
+    except ModelFileError as error:
+        message = str(error)
+        if "\n" in message or not message.startswith(f"{path}: ") or message.endswith(": "):
+            raise RuntimeError(f"not one clear line: {message!r}") from error
+        return False
+    return True
+
+
+def main() -> None:
+    whole = Path(sys.argv[1]).read_bytes()
+    scratch = Path(sys.argv[2])
+    opened = refused = 0
+    for copy in damaged(whole):
+        scratch.write_bytes(copy)
+        if try_open(scratch):
+            opened += 1
+        else:
+            refused += 1
+    sys.stdout.write(f"{opened} {refused}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,1 @@
-"""The pure core: sequences, pages, plans, policies, the scheduler. Read this to understand kvalet."""
+"""The pure core: sequences, pages, plans, policies, scheduler. Read it to understand kvalet."""

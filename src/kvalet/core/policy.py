@@ -1,0 +1,76 @@
+"""Who is parked, and how: plain functions. A new victim policy is one function in VICTIM_POLICIES.
+
+A policy is an order: the candidate with the smallest key is parked first. Which sequences are
+candidates at all (never the leader, only those whose parking gains a page) is decided here too,
+once, for every policy (SPEC P2).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+from kvalet.core.plan import PageId
+from kvalet.core.sequence import RUNNING, Sequence, Status
+
+VictimKey: TypeAlias = Callable[[Sequence], tuple[Any, ...]]
+
+
+def smallest(seq: Sequence) -> tuple[int, ...]:
+    """Fewest tokens held: cheapest to bring back. Ties: the later arrival."""
+    return (seq.num_computed, -seq.seq_id)
+
+
+def largest(seq: Sequence) -> tuple[int, ...]:
+    return (-seq.num_computed, -seq.seq_id)
+
+
+def youngest(seq: Sequence) -> tuple[int, ...]:
+    return (-seq.seq_id,)
+
+
+def oldest(seq: Sequence) -> tuple[int, ...]:
+    return (seq.seq_id,)
+
+
+VICTIM_POLICIES: Final[Mapping[str, VictimKey]] = {
+    policy.__name__: policy for policy in (smallest, largest, youngest, oldest)
+}
+
+
+def leader(residents: Iterable[Sequence]) -> Sequence | None:
+    """The one that is never parked for pressure, so that one chat always makes progress: most
+    tokens held within the highest tier. Ties: the earlier arrival."""
+    return min(residents, key=lambda s: (-s.priority, -s.num_computed, s.seq_id), default=None)
+
+
+def choose_victims(
+    residents: list[Sequence],
+    gain_alone: Callable[[Sequence], int],
+    refs: Callable[[PageId], int],
+    policy: VictimKey,
+    starved_after: int,
+) -> list[Sequence]:
+    """The next victim; or the smallest set of sharers that gains together, where nobody gains
+    alone; or nobody. `gain_alone(s)`: pages that parking s alone makes available."""
+    first = leader(residents)
+    able = [s for s in residents if s is not first and s.status in RUNNING]
+
+    def order(seq: Sequence) -> tuple[Any, ...]:
+        is_spared = seq.num_preempts >= starved_after or seq.status is Status.REPLAY
+        return (is_spared, seq.priority, *policy(seq))
+
+    gaining = [s for s in able if gain_alone(s) >= 1]
+    if gaining:
+        return [min(gaining, key=order)]
+    return _smallest_gaining_set(sorted(able, key=order), refs)
+
+
+def _smallest_gaining_set(
+    candidates: list[Sequence], refs: Callable[[PageId], int]
+) -> list[Sequence]:
+    """The fewest candidates that hold some page among themselves alone."""
+    holders: dict[PageId, list[Sequence]] = {}
+    for seq in candidates:
+        for page in seq.table:
+            holders.setdefault(page, []).append(seq)
+    sets = [group for page, group in holders.items() if len(group) == refs(page)]
+    return min(sets, key=len, default=[])

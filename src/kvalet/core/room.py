@@ -1,0 +1,87 @@
+"""The arithmetic of SPEC P1, in pages, defined once and used by every gate.
+
+Plain functions over sequences. *need*: pages a sequence opens in the coming step. *committed*:
+pages its known tokens will still take after that step. *lookahead*: pages it opens in the steps
+after. A `Pace` says how fast sequences go.
+"""
+
+from dataclasses import dataclass
+
+from kvalet.core.plan import pages_for
+from kvalet.core.sequence import RUNNING, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    chunk: int  # tokens of prefill or replay a sequence computes a step
+    lookahead_steps: int
+    n_ctx: int
+
+
+def cells_after(seq: Sequence, steps: int, pace: Pace) -> int:
+    """Cells `seq` covers after its next `steps` steps."""
+    computed = min(seq.num_pending, steps * pace.chunk)
+    if computed < seq.num_pending:
+        return seq.num_computed + computed
+    steps_left = steps - -(-seq.num_pending // pace.chunk)
+    return len(seq.tokens) + min(steps_left, max(0, seq.num_left(pace.n_ctx)))
+
+
+def need(seq: Sequence, pace: Pace) -> int:
+    if seq.status not in RUNNING:
+        return 0
+    return pages_for(cells_after(seq, 1, pace)) - len(seq.table)
+
+
+def committed(seq: Sequence, pace: Pace) -> int:
+    return pages_for(len(seq.tokens)) - len(seq.table) - need(seq, pace)
+
+
+def lookahead(seq: Sequence, pace: Pace) -> int:
+    """Pages opened in the steps after the coming one."""
+    first = 1 if seq.status in RUNNING else 0
+    ahead = cells_after(seq, first + pace.lookahead_steps, pace)
+    return pages_for(ahead) - pages_for(cells_after(seq, first, pace))
+
+
+def lookahead_once_computed(seq: Sequence, steps: int, pace: Pace) -> int:
+    """Pages opened in the `steps` steps after all known tokens are computed; what comes before is
+    `need` and `committed`."""
+    known = len(seq.tokens)
+    return pages_for(known + min(steps, max(0, seq.num_left(pace.n_ctx)))) - pages_for(known)
+
+
+def shortage(residents: list[Sequence], clear: int, leaving: int, pace: Pace) -> int:
+    """Pages by which the residents' need and lookahead exceed what is or will be clear; <= 0: none.
+
+    `leaving`: pages that sequences being parked will give back. A lone resident looks no further
+    than the coming step: nobody could be parked for it."""
+    wanted = sum(need(seq, pace) for seq in residents)
+    if len(residents) > 1:
+        wanted += sum(lookahead(seq, pace) for seq in residents)
+    return wanted - clear - leaving
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What bringing a sequence into the pool takes: all pages of its known tokens."""
+
+    fresh: int  # clear pages used up, cached ones found by name included (clear until taken)
+    num_to_compute: int  # known tokens that are neither found by name nor in the host store
+    is_resume: bool
+
+
+def can_enter(
+    seq: Sequence, entry: Entry, residents: list[Sequence], clear: int, pace: Pace
+) -> bool:
+    """The entry gate, for first admission and resume alike.
+
+    The lookahead spans a replay, during which the others go on growing; it is waived for one that
+    would be alone."""
+    wanted = entry.fresh + sum(need(s, pace) + committed(s, pace) for s in residents)
+    if residents:
+        steps = pace.lookahead_steps
+        if entry.is_resume:
+            steps = max(steps, -(-entry.num_to_compute // pace.chunk))
+        wanted += sum(lookahead_once_computed(s, steps, pace) for s in [*residents, seq])
+    return wanted <= clear

@@ -1,0 +1,150 @@
+"""One token stream, its states, and the table of its legal transitions.
+
+A sequence knows its tokens and which pages hold their keys and values. It knows nothing of the
+pool or of other sequences; only the scheduler and what it is made of change it.
+"""
+
+import hashlib
+import struct
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NewType
+
+from kvalet.core.plan import PAGE_CELLS, FinishReason, PageId, SamplingParams, SeqId, SlotId
+from kvalet.errors import InvariantViolation
+
+PageName = NewType("PageName", bytes)  # a strong hash chained over all token ids up to the page
+
+
+class Status(Enum):
+    QUEUED = "queued"  # no slot yet
+    STARTED = "started"  # has a slot, holds nothing
+    PREFILL = "prefill"
+    DECODE = "decode"
+    PREEMPTING = "preempting"  # its pages are being copied out
+    PREEMPTED = "preempted"  # holds nothing in the pool
+    RESTORING = "restoring"  # its pages are being copied in
+    REPLAY = "replay"  # computes again what it had computed before
+    ENDED = "ended"
+
+
+class Move(Enum):
+    START = "takes a slot"
+    ADMIT = "enters the pool"
+    COMPUTED = "all known tokens computed"
+    PARK = "copy out issued"
+    DROP = "parked without a copy"
+    PARKED = "copy out landed"
+    RESTORE = "copy in issued"
+    RESTORE_FAILED = "copy in failed"
+    TO_PREFILL = "goes on with its prompt"
+    TO_DECODE = "goes on generating"
+    TO_REPLAY = "computes again"
+    END = "ends"
+
+
+_ALIVE = tuple(status for status in Status if status is not Status.ENDED)
+
+TRANSITIONS: Final[dict[tuple[Status, Move], Status]] = {
+    (Status.QUEUED, Move.START): Status.STARTED,
+    (Status.STARTED, Move.ADMIT): Status.PREFILL,
+    (Status.PREFILL, Move.COMPUTED): Status.DECODE,
+    (Status.REPLAY, Move.COMPUTED): Status.DECODE,
+    (Status.REPLAY, Move.TO_PREFILL): Status.PREFILL,
+    **{(s, Move.PARK): Status.PREEMPTING for s in (Status.PREFILL, Status.DECODE, Status.REPLAY)},
+    **{(s, Move.DROP): Status.PREEMPTED for s in (Status.PREFILL, Status.DECODE, Status.REPLAY)},
+    (Status.PREEMPTING, Move.PARKED): Status.PREEMPTED,
+    (Status.PREEMPTED, Move.RESTORE): Status.RESTORING,
+    (Status.RESTORING, Move.RESTORE_FAILED): Status.PREEMPTED,
+    **{
+        (before, move): after
+        for before in (Status.PREEMPTED, Status.RESTORING)
+        for move, after in (
+            (Move.TO_PREFILL, Status.PREFILL),
+            (Move.TO_DECODE, Status.DECODE),
+            (Move.TO_REPLAY, Status.REPLAY),
+        )
+    },
+    **{(status, Move.END): Status.ENDED for status in _ALIVE},
+}
+
+RUNNING: Final = (Status.PREFILL, Status.DECODE, Status.REPLAY)
+RESIDENT: Final = (*RUNNING, Status.RESTORING)  # holds pages and will take part
+WAITING: Final = (Status.STARTED, Status.PREEMPTING, Status.PREEMPTED)  # stands in the line
+
+
+def page_name(parent: bytes, tokens: list[int]) -> PageName:
+    """Name of a full page of `tokens` whose predecessor (or root) is called `parent`."""
+    ids = struct.pack(f"<{PAGE_CELLS}i", *tokens)
+    return PageName(hashlib.blake2b(parent + ids, digest_size=32).digest())
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    seq_id: SeqId
+    prompt: tuple[int, ...]
+    max_new_tokens: int | None  # None: until n_ctx
+    sampling: SamplingParams
+    priority: int = 0  # higher is kept longer
+    cache_prompt: bool = True  # False: neither takes named pages nor leaves any
+    id_slot: int | None = None
+    label: str = ""  # the request's id, for logs and views
+
+    status: Status = Status.QUEUED
+    slot: SlotId | None = None
+    tokens: list[int] = field(init=False)  # prompt and generated; the last may not be computed yet
+    num_computed: int = 0  # tokens whose K and V are in the pages of `table`, or were when parked
+    table: list[PageId] = field(default_factory=list[PageId])  # in position order
+    line_ticket: int = 0  # when its waiting began, as a count
+
+    num_cached: int = 0  # prompt tokens taken by name at first admission
+    num_preempts: int = 0
+    num_recomputed: int = 0  # tokens replayed, over all parks
+    replay_until: int = 0  # positions below were computed once already
+    forced_at: int = 0  # num_generated at its last forced park
+    is_announced: bool = False  # the client was told that it is parked
+    finish_reason: FinishReason | None = None
+    _names: list[PageName] = field(default_factory=list[PageName])
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.prompt)
+
+    def move(self, move: Move) -> None:
+        after = TRANSITIONS.get((self.status, move))
+        if after is None:
+            raise InvariantViolation(f"sequence {self.seq_id} is {self.status.value}: {move.value}")
+        self.status = after
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - len(self.prompt)
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens known but not computed; 1 while decoding."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def is_resident(self) -> bool:
+        return self.status in RESIDENT
+
+    def num_left(self, n_ctx: int) -> int:
+        """Tokens it may still generate."""
+        room = n_ctx - len(self.tokens)
+        if self.max_new_tokens is None:
+            return room
+        return min(room, self.max_new_tokens - self.num_generated)
+
+    def page_tokens(self, index: int) -> list[int]:
+        return self.tokens[index * PAGE_CELLS : (index + 1) * PAGE_CELLS]
+
+    def name_of(self, index: int, root: bytes) -> PageName:
+        """Name of its page `index`, all of whose 32 tokens must be known."""
+        while len(self._names) <= index:
+            parent = self._names[-1] if self._names else root
+            self._names.append(page_name(parent, self.page_tokens(len(self._names))))
+        return self._names[index]

@@ -1,0 +1,147 @@
+"""A deterministic engine without a model, public, for tests and for the simulator.
+
+Its "keys and values" are the token ids themselves, written into pages and read back through the
+tables of the plan. The token it draws is a hash of every cell of the sequence, so a lost page, a
+wrong table, a broken copy or a skipped replay token changes the text. Faults can be injected.
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kvalet.core.plan import (
+    PAGE_CELLS,
+    Direction,
+    Draw,
+    Grant,
+    HostId,
+    PageId,
+    Sampled,
+    SeqId,
+    StepOutcome,
+    StepPlan,
+    Transfer,
+    TransferId,
+)
+from kvalet.engine.base import EngineInfo
+from kvalet.errors import EngineError
+
+UNUSED = -1  # a cell nobody has written: reading it is an error
+
+
+@dataclass(slots=True)
+class Faults:
+    """What goes wrong, decided per item; a hook answers with a message, or None for no fault."""
+
+    compute: Callable[[Grant], str | None] = lambda grant: None
+    transfer: Callable[[Transfer], str | None] = lambda transfer: None
+    no_room: Callable[[Grant], bool] = lambda grant: False
+    execute: Callable[[StepPlan], Exception | None] = lambda plan: None
+
+
+@dataclass(slots=True)
+class FakeEngine:
+    """`transfer_steps`: steps a copy takes to land; 0 lands it in its own step."""
+
+    num_pages: int
+    num_vocab: int = 256
+    max_step_tokens: int = 512
+    transfer_steps: int = 0
+    faults: Faults = field(default_factory=Faults)
+    _pages: list[list[int]] = field(init=False)
+    _host: dict[HostId, list[int]] = field(default_factory=dict[HostId, list[int]])
+    _due: list[tuple[int, Transfer]] = field(default_factory=list[tuple[int, Transfer]])
+
+    def __post_init__(self) -> None:
+        self._pages = [[UNUSED] * PAGE_CELLS for _ in range(self.num_pages)]
+
+    @property
+    def info(self) -> EngineInfo:
+        return EngineInfo(
+            num_pages=self.num_pages,
+            page_bytes=PAGE_CELLS * 4,
+            num_vocab=self.num_vocab,
+            max_step_tokens=self.max_step_tokens,
+            fingerprint=b"fake",
+            report={"engine": "fake"},
+        )
+
+    def execute(self, plan: StepPlan) -> StepOutcome:
+        error = self.faults.execute(plan)
+        if error is not None:
+            raise error
+        if plan.num_tokens > self.max_step_tokens:
+            raise EngineError(f"{plan.num_tokens} tokens in a step of {self.max_step_tokens}")
+        for page in plan.freed:
+            self._pages[page] = [UNUSED] * PAGE_CELLS
+        for copy in plan.page_copies:
+            self._pages[copy.dst] = list(self._pages[copy.src])
+        outcome = self._compute(plan)
+        self._due += [(plan.step + self.transfer_steps, transfer) for transfer in plan.transfers]
+        landed, failed = self._land(plan.step)
+        return StepOutcome(
+            sampled=outcome.sampled,
+            not_run=outcome.not_run,
+            failed=outcome.failed,
+            landed=landed,
+            failed_transfers=failed,
+        )
+
+    def close(self) -> None:
+        self._due.clear()
+
+    def _compute(self, plan: StepPlan) -> StepOutcome:
+        not_run = tuple(g.seq_id for g in plan.grants if self.faults.no_room(g))
+        failed: dict[SeqId, str] = {}
+        sampled: dict[SeqId, Sampled] = {}
+        runs = [grant for grant in plan.grants if grant.seq_id not in not_run]
+        for grant in runs:
+            self._write(grant)
+        for grant in runs:
+            message = self.faults.compute(grant)
+            if message is not None:
+                failed[grant.seq_id] = message
+            elif grant.draw is not None:
+                sampled[grant.seq_id] = self._draw(grant, grant.draw)
+        return StepOutcome(sampled=sampled, not_run=not_run, failed=failed)
+
+    def _write(self, grant: Grant) -> None:
+        for position, token in enumerate(grant.tokens, grant.start):
+            page, cell = divmod(position, PAGE_CELLS)
+            self._pages[grant.pages[page]][cell] = token
+
+    def _draw(self, grant: Grant, draw: Draw) -> Sampled:
+        cells = self._read(grant.pages, grant.start + len(grant.tokens))
+        if UNUSED in cells:
+            raise EngineError(f"sequence {grant.seq_id} reads an unused cell")
+        key = (draw.params.seed, draw.params.prompt_index, draw.params.choice, draw.index)
+        if draw.params.temperature == 0:
+            key = (0, 0, 0, 0)
+        packed = struct.pack(f"<4q{len(cells)}i", *key, *cells)
+        digest = hashlib.blake2b(packed, digest_size=8).digest()
+        return Sampled(int.from_bytes(digest, "little") % self.num_vocab)
+
+    def _read(self, pages: tuple[PageId, ...], num_cells: int) -> list[int]:
+        return [cell for page in pages for cell in self._pages[page]][:num_cells]
+
+    def _land(self, step: int) -> tuple[tuple[TransferId, ...], dict[TransferId, str]]:
+        due = [transfer for at, transfer in self._due if at <= step]
+        self._due = [(at, transfer) for at, transfer in self._due if at > step]
+        landed: list[TransferId] = []
+        failed: dict[TransferId, str] = {}
+        for transfer in due:
+            message = self.faults.transfer(transfer)
+            if message is None:
+                self._copy(transfer)
+                landed.append(transfer.transfer_id)
+            else:
+                failed[transfer.transfer_id] = message
+        return tuple(landed), failed
+
+    def _copy(self, transfer: Transfer) -> None:
+        for page, host in transfer.moves:
+            if transfer.direction is Direction.OUT:
+                self._host[host] = list(self._pages[page])
+            else:
+                self._pages[page] = list(self._host[host])

@@ -7,6 +7,7 @@ compares the texts. The last lines of its output are for scripts.
 import asyncio
 import contextlib
 import signal
+import time
 from types import FrameType
 
 import httpx
@@ -29,27 +30,40 @@ def run(console: Console) -> int:
     bodies = pressing_chats(NUM_TOKENS)
     together = [Chat(name, body) for name, body in bodies]
     alone = [Chat(name, {**body, "cache_prompt": False}) for name, body in bodies]
-    console.print(f"kvalet serve {' '.join(FLAGS)}", style="bold")
+    console.print(f"[bold]kvalet serve {' '.join(FLAGS)}[/]", highlight=False)
+    console.print(
+        f"Four chats at once, each of about 160 prompt tokens and {NUM_TOKENS} to come; "
+        "then each of them alone.\n",
+        highlight=False,
+    )
     with ServerProcess(*FLAGS) as server:
         view = DemoView(console, together, alone, NUM_TOKENS, POOL_CELLS)
-        asyncio.run(_play(server.url, view, together, alone))
+        seconds = asyncio.run(_play(server.url, view, together, alone))
+    _print_times(console, *seconds)
     return _verdict(console, together, alone)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt  # leaves the server's block, and the server with it
+    raise SystemExit(128 + signum)  # leaves the server's block, and the server with it
 
 
-async def _play(url: str, view: DemoView, together: list[Chat], alone: list[Chat]) -> None:
+async def _play(
+    url: str, view: DemoView, together: list[Chat], alone: list[Chat]
+) -> tuple[float, float]:
+    """Seconds that the chats took together, and one after another."""
     async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT) as http:
         with view:
             watch = asyncio.create_task(_watch(http, view))
+            start = time.monotonic()
             await asyncio.gather(*(stream_chat(http, chat) for chat in together))
+            middle = time.monotonic()
             for chat in alone:
                 await stream_chat(http, chat)
+            end = time.monotonic()
             watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watch
+    return middle - start, end - middle
 
 
 async def _watch(http: httpx.AsyncClient, view: DemoView) -> None:
@@ -59,6 +73,12 @@ async def _watch(http: httpx.AsyncClient, view: DemoView) -> None:
             view.cells_used = sum(slot["n_cells"] for slot in slots)
         view.refresh()
         await asyncio.sleep(POLL_S)
+
+
+def _print_times(console: Console, together_s: float, alone_s: float) -> None:
+    console.print(
+        f"\ntogether {together_s:.1f} s, one after another {alone_s:.1f} s", highlight=False
+    )
 
 
 def _verdict(console: Console, together: list[Chat], alone: list[Chat]) -> int:

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -22,6 +22,16 @@ _STYLES = {
     ChatState.DONE: "cyan",
     ChatState.FAILED: "bold red",
 }
+
+
+_COLUMNS = (
+    ("chat", 8),
+    ("state", 7),
+    ("", 20),
+    ("tokens", 7),
+    ("parked", 15),
+    ("alone, afterwards", 17),
+)
 
 
 class DemoView:
@@ -76,8 +86,9 @@ class DemoView:
 
     def _render(self) -> RenderableType:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for title in ("chat", "state", "", "tokens", "parked", "alone, afterwards"):
-            table.add_column(title, justify="right" if title == "tokens" else "left", no_wrap=True)
+        for title, width in _COLUMNS:
+            justify: JustifyMethod = "right" if title == "tokens" else "left"
+            table.add_column(title, justify=justify, min_width=width, no_wrap=True)
         for chat, solo in zip(self._together, self._alone, strict=True):
             table.add_row(
                 chat.name,
@@ -87,7 +98,7 @@ class DemoView:
                 _pauses(chat),
                 self._comparison(chat, solo),
             )
-        return Group(table, self._pool())
+        return Group(table, "", self._pool())
 
     def _pool(self) -> RenderableType:
         line = Table.grid(padding=(0, 2, 0, 0))

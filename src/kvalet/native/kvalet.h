@@ -18,21 +18,26 @@
 #include <stdint.h>
 
 #define KVALET_PAGE_CELLS 32
-#define KVALET_CHUNK_CELLS 256 /* positions per attention chunk, counted from 0 */
+#define KVALET_CHUNK_CELLS 256   /* positions per attention chunk, counted from 0 */
+#define KVALET_MAX_HEAD_DIM 512  /* the caller checks; kernels keep a block of heads on the stack */
 
 /* The pool and what is constant of the model. Lives as long as the pool. */
 typedef struct kvalet_pool {
-    uint8_t *base;       /* num_pages * page_bytes, then one scratch page for padding rows */
+    uint8_t *base;       /* num_pages * page_bytes, 64-byte aligned for speed */
     int64_t page_bytes;
     int32_t num_pages;
     int32_t num_layers;
     int32_t num_kv_heads;
-    int32_t head_dim;    /* a multiple of 16 */
+    int32_t head_dim;    /* a multiple of 16, at most KVALET_MAX_HEAD_DIM */
 } kvalet_pool;
 
 /* The rows of the step being computed. Arrays are owned by the caller and change between steps;
  * the struct's address does not. Row r is token r of the graph; rows from num_rows up to the graph's
- * width are padding: they write to the scratch page and get zeros as attention output. */
+ * width are padding: they write nothing and get zeros as attention output.
+ *
+ * Rows whose work is split over threads keep their chunk results in `partials`:
+ * num_heads * (head_dim + 2) floats for each row and each 256-position chunk up to its sequence's
+ * last row. Rows are split in order while that suffices; it changes speed, never bits. */
 typedef struct kvalet_batch {
     int32_t num_rows;
     int32_t num_seqs;
@@ -41,9 +46,9 @@ typedef struct kvalet_batch {
     const int32_t *row_pos;    /* [num_rows] position; the row sees cells 0..position */
     const int32_t *tables;     /* [num_seqs][table_stride] page ids in position order */
     int32_t table_stride;
-    int32_t *counters;         /* [num_layers] zeroed before each run: work items taken so far */
-    float *partials;           /* chunk results of rows that are split over threads */
-    int64_t partials_floats;   /* its size; rows are split only while it suffices */
+    int32_t *counters;         /* [num_layers] work items taken so far; write zeroes its layer's */
+    float *partials;           /* may be NULL when partials_floats is 0 */
+    int64_t partials_floats;
 } kvalet_batch;
 
 /* userdata of the graph nodes of one layer */
@@ -58,45 +63,56 @@ typedef struct kvalet_attention {
     float softcap;        /* 0: none; else softcap * tanh(score / softcap) */
 } kvalet_attention;
 
+#pragma GCC visibility push(default)
+
 struct ggml_tensor;
 
+/* Where ggml_tensor keeps `data`, `ne` and `src`, in bytes. To be called once, before any graph
+ * runs: ggml's headers are not there when this library is built. */
+void kvalet_set_tensor_layout(int64_t data, int64_t ne, int64_t src);
+
 /* Graph nodes, for ggml_custom_4d(..., fn, n_tasks = -1, userdata = kvalet_attention *).
+ * All tensors are f32 and contiguous.
  *
- * write:     src[0] = K f32 [head_dim * num_kv_heads, width] (rope applied), src[1] = V f32, same.
- *            Writes the rows' cells. dst: f32 [1], unused, orders the graph.
- * attend:    src[0] = Q f32 [head_dim * num_heads, width], src[1] = dst of write (for the order).
- *            dst: f32 [head_dim * num_heads, width]. Rows whose work is not split are finished here.
- * fold:      src[0] = dst of attend. dst: the same buffer (a view), split rows are merged into it.
+ * write:     src[0] = K [head_dim * num_kv_heads, width] (rope applied), src[1] = V, same.
+ *            Writes the rows' cells. dst: [1], unused, orders the graph.
+ * attend:    src[0] = Q [head_dim * num_heads, width], src[1] = dst of write (for the order).
+ *            dst: [head_dim * num_heads, width]. Rows whose work is not split are finished here.
+ * fold:      src[0] = dst of attend. dst: the same buffer (ggml_custom_inplace), split rows are
+ *            merged into it.
  */
 void kvalet_write(struct ggml_tensor *dst, int ith, int nth, void *userdata);
 void kvalet_attend(struct ggml_tensor *dst, int ith, int nth, void *userdata);
 void kvalet_fold(struct ggml_tensor *dst, int ith, int nth, void *userdata);
 
 /* The same work without a graph, for tests: one layer, called with ith/nth from the test. */
-void kvalet_write_rows(const kvalet_attention *a, const float *k, const float *v, int width,
-                       int ith, int nth);
+void kvalet_write_rows(const kvalet_attention *a, const float *k, const float *v, int ith, int nth);
 void kvalet_attend_rows(const kvalet_attention *a, const float *q, float *out, int width,
                         int ith, int nth);
-void kvalet_fold_rows(const kvalet_attention *a, float *out, int width, int ith, int nth);
+void kvalet_fold_rows(const kvalet_attention *a, float *out, int ith, int nth);
 
 /* Pages. Plain memory moves, so that one foreign call moves many without the GIL. */
 void kvalet_copy_pages(uint8_t *const *dst, const uint8_t *const *src, int64_t bytes, int32_t n);
 void kvalet_fill_nan(uint8_t *dst, int64_t bytes); /* f16 NaN in every element */
 
-/* Sampling, one row of logits. */
+/* Sampling, one row of logits. NaN counts as less than -inf. */
 /* Penalties as in llama.cpp: for each id in ids[n] (distinct) that occurred counts[i] times,
  * logit = logit <= 0 ? logit * repeat : logit / repeat; then -= count * frequency + presence. */
 void kvalet_penalize(float *logits, int32_t num_vocab, const int32_t *ids, const int32_t *counts,
                      int32_t n, float repeat, float frequency, float presence);
-/* The k largest, descending, ties by lower id; k <= 0 or >= num_vocab: all of them sorted.
- * NaN counts as -inf. Returns how many were written. */
+/* The k largest, descending, ties by lower id; k <= 0 or >= num_vocab: all of them sorted. A NaN is
+ * written as -inf. Returns how many were written, -1 if memory ran out (large k only). */
 int32_t kvalet_top_k(const float *logits, int32_t num_vocab, int32_t k, int32_t *ids,
                      float *values);
-/* log(sum(exp(logits))) in a fixed order, f64 accumulation */
+/* log(sum(exp(logits))) in a fixed order, f64 accumulation; a NaN adds nothing */
 double kvalet_logsumexp(const float *logits, int32_t num_vocab);
 int32_t kvalet_argmax(const float *logits, int32_t num_vocab); /* lowest id among the largest */
 
 /* Name of the instruction set this library was compiled for: "plain", "avx2", "avx512", "neon". */
 const char *kvalet_isa(void);
+/* Whether this processor runs the library of that name. Asked of the plain library. */
+int kvalet_cpu_supports(const char *isa);
+
+#pragma GCC visibility pop
 
 #endif

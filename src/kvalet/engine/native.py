@@ -1,0 +1,192 @@
+"""The native kernels' library: loading it and calling it.
+
+Owns the ctypes mirror of native/kvalet.h, and picks the instruction set when loading. Knows nothing
+of graphs or sequences. All instruction sets give the same bits, so the pick only changes speed.
+"""
+
+import ctypes
+import os
+from collections.abc import Sequence
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import ggml
+import numpy as np
+from numpy.typing import NDArray
+
+from kvalet.errors import EngineError
+
+PAGE_CELLS = 32
+CHUNK_CELLS = 256
+MAX_HEAD_DIM = 512
+ISAS = ("avx512", "avx2", "neon", "plain")  # best first
+
+_FOLDER = Path(__file__).parent.parent / "native"
+
+F32 = NDArray[np.float32]
+I32 = NDArray[np.int32]
+
+
+class Pool(ctypes.Structure):
+    """kvalet_pool: where the pages lie and what is constant of the model."""
+
+    _fields_ = (
+        ("base", c_void_p),
+        ("page_bytes", c_int64),
+        ("num_pages", c_int32),
+        ("num_layers", c_int32),
+        ("num_kv_heads", c_int32),
+        ("head_dim", c_int32),
+    )
+
+
+class Batch(ctypes.Structure):
+    """kvalet_batch: the rows of the step being computed; arrays are the caller's to keep alive."""
+
+    _fields_ = (
+        ("num_rows", c_int32),
+        ("num_seqs", c_int32),
+        ("row_seq", c_void_p),
+        ("row_pos", c_void_p),
+        ("tables", c_void_p),
+        ("table_stride", c_int32),
+        ("counters", c_void_p),
+        ("partials", c_void_p),
+        ("partials_floats", c_int64),
+    )
+
+
+class Attention(ctypes.Structure):
+    """kvalet_attention: userdata of one layer's graph nodes. Refers to its pool and batch by
+    address, so they must outlive it."""
+
+    _fields_ = (
+        ("pool", POINTER(Pool)),
+        ("batch", POINTER(Batch)),
+        ("sinks", c_void_p),
+        ("layer", c_int32),
+        ("num_heads", c_int32),
+        ("window", c_int32),
+        ("scale", c_float),
+        ("softcap", c_float),
+    )
+
+
+_ATTENTION = POINTER(Attention)
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "kvalet_set_tensor_layout": (None, [c_int64, c_int64, c_int64]),
+    "kvalet_write_rows": (None, [_ATTENTION, c_void_p, c_void_p, c_int, c_int]),
+    "kvalet_attend_rows": (None, [_ATTENTION, c_void_p, c_void_p, c_int, c_int, c_int]),
+    "kvalet_fold_rows": (None, [_ATTENTION, c_void_p, c_int, c_int]),
+    "kvalet_copy_pages": (None, [c_void_p, c_void_p, c_int64, c_int32]),
+    "kvalet_fill_nan": (None, [c_void_p, c_int64]),
+    "kvalet_penalize": (
+        None,
+        [c_void_p, c_int32, c_void_p, c_void_p, c_int32, c_float, c_float, c_float],
+    ),
+    "kvalet_top_k": (c_int32, [c_void_p, c_int32, c_int32, c_void_p, c_void_p]),
+    "kvalet_logsumexp": (c_double, [c_void_p, c_int32]),
+    "kvalet_argmax": (c_int32, [c_void_p, c_int32]),
+    "kvalet_isa": (c_char_p, []),
+    "kvalet_cpu_supports": (c_int, [c_char_p]),
+}
+
+
+class NativeLibrary:
+    """One loaded library. `write`, `attend` and `fold` are functions for ggml_custom_4d; arrays
+    passed to the methods must be contiguous."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._lib = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise EngineError(f"the native library {path.name} cannot be loaded: {error}") from None
+        for name, (result, arguments) in _PROTOTYPES.items():
+            function = getattr(self._lib, name)
+            function.restype, function.argtypes = result, arguments
+        tensor = ggml.ggml_tensor
+        self._lib.kvalet_set_tensor_layout(tensor.data.offset, tensor.ne.offset, tensor.src.offset)
+        self.isa: str = self._lib.kvalet_isa().decode()
+        self.write = ggml.ggml_custom_op_t(("kvalet_write", self._lib))
+        self.attend = ggml.ggml_custom_op_t(("kvalet_attend", self._lib))
+        self.fold = ggml.ggml_custom_op_t(("kvalet_fold", self._lib))
+
+    def supports(self, isa: str) -> bool:
+        """Whether this processor runs the library of that name."""
+        return bool(self._lib.kvalet_cpu_supports(isa.encode()))
+
+    def write_rows(self, a: Attention, k: F32, v: F32, ith: int = 0, nth: int = 1) -> None:
+        """k, v: [num_rows, num_kv_heads, head_dim]"""
+        self._lib.kvalet_write_rows(a, k.ctypes.data, v.ctypes.data, ith, nth)
+
+    def attend_rows(self, a: Attention, q: F32, out: F32, ith: int = 0, nth: int = 1) -> None:
+        """q, out: [width, num_heads, head_dim]; the layer's counter must be 0 before."""
+        self._lib.kvalet_attend_rows(a, q.ctypes.data, out.ctypes.data, len(out), ith, nth)
+
+    def fold_rows(self, a: Attention, out: F32, ith: int = 0, nth: int = 1) -> None:
+        """To be called when all threads have come back from attend_rows."""
+        self._lib.kvalet_fold_rows(a, out.ctypes.data, ith, nth)
+
+    def copy_pages(self, dst: Sequence[int], src: Sequence[int], num_bytes: int) -> None:
+        """Copy `num_bytes` from each address of `src` to the one at the same place in `dst`."""
+        pointers = c_void_p * len(dst)
+        self._lib.kvalet_copy_pages(pointers(*dst), pointers(*src), num_bytes, len(dst))
+
+    def fill_nan(self, address: int, num_bytes: int) -> None:
+        self._lib.kvalet_fill_nan(address, num_bytes)
+
+    def penalize(
+        self, logits: F32, ids: I32, counts: I32, repeat: float, frequency: float, presence: float
+    ) -> None:
+        """In place. ids: distinct token ids; counts: how often each occurred."""
+        self._lib.kvalet_penalize(
+            logits.ctypes.data,
+            logits.size,
+            ids.ctypes.data,
+            counts.ctypes.data,
+            ids.size,
+            repeat,
+            frequency,
+            presence,
+        )
+
+    def top_k(self, logits: F32, k: int) -> tuple[I32, F32]:
+        """Ids and logits of the k largest, descending, ties by lower id; k <= 0: of all."""
+        size = k if 0 < k < logits.size else logits.size
+        ids, values = np.empty(size, np.int32), np.empty(size, np.float32)
+        n = self._lib.kvalet_top_k(
+            logits.ctypes.data, logits.size, size, ids.ctypes.data, values.ctypes.data
+        )
+        if n < 0:
+            raise EngineError(f"no memory to sort {logits.size} logits")
+        return ids, values
+
+    def logsumexp(self, logits: F32) -> float:
+        return float(self._lib.kvalet_logsumexp(logits.ctypes.data, logits.size))
+
+    def argmax(self, logits: F32) -> int:
+        """The lowest id among the largest."""
+        return int(self._lib.kvalet_argmax(logits.ctypes.data, logits.size))
+
+
+def available() -> list[str]:
+    """Instruction sets that are both built and supported by this processor, best first."""
+    plain = NativeLibrary(_path("plain"))
+    return [isa for isa in ISAS if _path(isa).exists() and plain.supports(isa)]
+
+
+def load(isa: str | None = None) -> NativeLibrary:
+    """The library for `isa`, else for the variable KVALET_ISA, else the best this processor runs.
+
+    Raises EngineError if it was not built or the processor lacks it.
+    """
+    isas = available()
+    isa = isa or os.environ.get("KVALET_ISA") or isas[0]
+    if isa not in isas:
+        raise EngineError(f"instruction set {isa!r} (KVALET_ISA): this machine has {isas}")
+    return NativeLibrary(_path(isa))
+
+
+def _path(isa: str) -> Path:
+    return _FOLDER / f"libkvalet_{isa}.so"

@@ -1,0 +1,39 @@
+/* The kernels as nodes of a ggml graph. */
+#include "kvalet.h"
+
+static struct {
+    int64_t data, ne, src;
+} layout;
+
+void kvalet_set_tensor_layout(int64_t data, int64_t ne, int64_t src) {
+    layout.data = data;
+    layout.ne = ne;
+    layout.src = src;
+}
+
+static float *data_of(const struct ggml_tensor *t) {
+    return *(float *const *)((const char *)t + layout.data);
+}
+
+static const float *input(const struct ggml_tensor *t, int i) {
+    return data_of(((struct ggml_tensor *const *)((const char *)t + layout.src))[i]);
+}
+
+static int num_elements(const struct ggml_tensor *t) {
+    const int64_t *ne = (const int64_t *)((const char *)t + layout.ne);
+    return (int)(ne[0] * ne[1] * ne[2] * ne[3]);
+}
+
+void kvalet_write(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    kvalet_write_rows(userdata, input(dst, 0), input(dst, 1), ith, nth);
+}
+
+void kvalet_attend(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const kvalet_attention *a = userdata;
+    int width = num_elements(dst) / (a->num_heads * a->pool->head_dim);
+    kvalet_attend_rows(a, input(dst, 0), data_of(dst), width, ith, nth);
+}
+
+void kvalet_fold(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    kvalet_fold_rows(userdata, data_of(dst), ith, nth);
+}

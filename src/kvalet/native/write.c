@@ -1,0 +1,29 @@
+/* New cells: K and V of the step's rows, rounded to f16, into their pages. */
+#include "pool.h"
+
+static void write_row(const kvalet_attention *a, const float *k, const float *v, int row,
+                      int kv_head) {
+    int head_dim = a->pool->head_dim, position = a->batch->row_pos[row];
+    int32_t page = row_table(a->batch, row)[position / KVALET_PAGE_CELLS];
+    int cell = position % KVALET_PAGE_CELLS;
+    int64_t source = ((int64_t)row * a->pool->num_kv_heads + kv_head) * head_dim;
+    f16 *k_column = page_k(a, page, kv_head) + cell;
+    f16 *v_row = page_v(a, page, kv_head) + (int64_t)cell * head_dim;
+    for (int d = 0; d < head_dim; d += 16) {
+        f16 rounded[16];
+        v16_store_f16(v_row + d, v16_load(v + source + d));
+        v16_store_f16(rounded, v16_load(k + source + d));
+        for (int i = 0; i < 16; i++)
+            k_column[(d + i) * KVALET_PAGE_CELLS] = rounded[i];
+    }
+}
+
+void kvalet_write_rows(const kvalet_attention *a, const float *k, const float *v, int ith,
+                       int nth) {
+    /* Head by head, so that threads meet in few cache lines: 32 cells of a page share one. */
+    int64_t num_rows = a->batch->num_rows, items = num_rows * a->pool->num_kv_heads;
+    if (ith == 0)
+        a->batch->counters[a->layer] = 0;
+    for (int64_t i = items * ith / nth; i < items * (ith + 1) / nth; i++)
+        write_row(a, k, v, (int)(i % num_rows), (int)(i / num_rows));
+}

@@ -1,0 +1,108 @@
+"""Arguments, variables and errors of the command line."""
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from kvalet import __version__
+from kvalet.cli import main
+from kvalet.config import ServeConfig, knobs, load, settings
+from kvalet.errors import ConfigError
+
+
+def _failure(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """The one line that a command which cannot work prints."""
+    assert main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("kvalet: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_a_flag_wins_over_its_variable_and_that_over_the_default() -> None:
+    environ = {"LLAMA_ARG_N_PARALLEL": "7", "LLAMA_ARG_BATCH": "64"}
+    config = load({"parallel": "3"}, environ)
+    assert (config.parallel, config.batch_size, config.max_queue) == (3, 64, 128)
+
+
+def test_every_field_is_a_setting_with_its_own_spellings() -> None:
+    found = dict(settings())
+    assert list(found) == [item.name for item in fields(ServeConfig)]
+    spellings = [flag for setting in found.values() for flag in setting.flags]
+    variables = [setting.env for setting in found.values() if setting.env]
+    assert len(set(spellings)) == len(spellings)
+    assert len(set(variables)) == len(variables)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("parallel", "0", "-np/--parallel: expected an integer from 1 to 256, not '0'"),
+        ("parallel", "many", "-np/--parallel: expected an integer from 1 to 256, not 'many'"),
+        ("ctx_size", "-1", "-c/--ctx-size: expected an integer of at least 0, not '-1'"),
+        ("port", "65536", "--port: expected an integer from 0 to 65535, not '65536'"),
+        ("host", "", "--host: expected a text that is not empty, not ''"),
+    ],
+)
+def test_a_flag_that_cannot_be_honoured_is_named(name: str, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load({name: text}, {})
+    assert str(error.value) == complaint
+
+
+def test_a_variable_that_cannot_be_honoured_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"^LLAMA_SERVER_PREEMPT_EVERY: expected an integer"):
+        load({}, {"LLAMA_SERVER_PREEMPT_EVERY": "often"})
+
+
+def test_knobs_are_announced_only_when_set() -> None:
+    assert knobs(load({}, {})) == []
+    environ = {"LLAMA_SERVER_PREEMPT_EVERY": "8"}
+    assert knobs(load({}, environ)) == ["LLAMA_SERVER_PREEMPT_EVERY=8"]
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (["serve", "--parallel"], "expected one argument"),
+        (["serve", "--prallel", "4"], "unrecognized arguments: --prallel"),
+        (["serve", "--para", "4"], "unrecognized arguments: --para"),
+        (["serve", "--parallel", "none"], "-np/--parallel"),
+        (["sreve"], "invalid choice: 'sreve'"),
+        ([], "COMMAND"),
+        (["tokenize"], "-m/--model"),
+        (["tokenize", "-m", "no-such.gguf"], "no-such.gguf"),
+        (["serve", "-m", "no-such.gguf"], "no-such.gguf"),
+        (["pull", "no-such-model"], "no-such-model"),
+    ],
+)
+def test_an_error_is_one_line(
+    capsys: pytest.CaptureFixture[str], args: list[str], part: str
+) -> None:
+    assert part in _failure(capsys, *args)
+
+
+def test_a_file_that_is_no_model_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "notes.gguf"
+    path.write_text("these are notes")
+    assert "notes.gguf" in _failure(capsys, "tokenize", "-m", str(path))
+    assert "notes.gguf" in _failure(capsys, "serve", "-m", str(path))
+
+
+def test_version_starts_without_the_heavy_parts() -> None:
+    heavy = "{'fastapi', 'ggml', 'numpy', 'rich', 'tokenizers', 'uvicorn', 'httpx'}"
+    code = (
+        "import sys\nfrom kvalet.cli import main\n"
+        "try: main(['--version'])\n"
+        f"except SystemExit: print(sorted({heavy} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == f"kvalet {__version__}\n[]\n"

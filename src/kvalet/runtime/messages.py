@@ -77,7 +77,7 @@ class Finished:
     num_prompt_tokens: int
     num_tokens: int  # generated
     truncated: bool
-    slot: int
+    slot: int | None
     timings: Timings
 
 

@@ -1,0 +1,133 @@
+"""One live sequence as its client sees it: its text, its times, the events not sent yet.
+
+Decides one thing, whether a drawn token ends the sequence (EOS, stop string); the rest it is told
+as changes. Order of a step's events: `Resumed`, text, then whatever else; nothing follows
+`Finished` or `Failed`.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kvalet.core.changes import Change, ChangeKind
+from kvalet.core.plan import FinishReason, Sampled
+from kvalet.core.sequence import Sequence
+from kvalet.errors import EngineError
+from kvalet.runtime.messages import (
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Preempted,
+    Resumed,
+    Sink,
+    Timings,
+    TokenInfo,
+)
+from kvalet.runtime.stopwatch import Stopwatch
+from kvalet.runtime.text import Piece, TextStream
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What is needed of a tokenizer to turn tokens into text and to know its end."""
+
+    token_bytes: Callable[[int], bytes]
+    eos_ids: frozenset[int]
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    seq: Sequence
+    sink: Sink
+    text: TextStream
+    ignores_eos: bool = False
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    is_over: bool = False  # the last event is final
+    _piece: Piece | None = None  # of this step, until it is known what comes before it
+    _events: list[Event] = field(default_factory=list[Event])
+
+    def draw(self, sampled: Sampled, vocabulary: Vocabulary) -> FinishReason | None:
+        """Take the token of this step; says whether it ends the sequence. EOS has no text."""
+        if sampled.token in vocabulary.eos_ids and not self.ignores_eos:
+            return FinishReason.EOS
+        info = None
+        if self.seq.sampling.logprobs or self.seq.sampling.num_probs:
+            info = TokenInfo(sampled.token, sampled.logprob, sampled.top)
+        self._piece = self.text.feed(vocabulary.token_bytes(sampled.token), info)
+        return FinishReason.STOP_STRING if self.text.stopped_by else None
+
+    def note(self, change: Change, now: float) -> None:
+        match change.kind:
+            case ChangeKind.RESUMED:
+                self.stopwatch.resume(now)
+                self._events.append(Resumed())
+            case ChangeKind.PREEMPTED:
+                self.stopwatch.pause(now)
+                self._say(Preempted())
+            case ChangeKind.FINISHED:
+                self._finish(change.reason, now)
+            case ChangeKind.FAILED:
+                self.fail(EngineError(change.message))
+
+    def fail(self, error: Exception) -> None:
+        self._say(Failed(error))
+        self.is_over = True
+
+    def send(self) -> bool:
+        """Hand over what this step brought, if anything. False: the sink is broken, which is no
+        reason to stop for anybody else."""
+        self._flush()
+        if not self._events:
+            return True
+        events, self._events = self._events, []
+        try:
+            self.sink(events)
+        except Exception:
+            logger.exception("the sink of request %s failed", self.seq.label)
+            return False
+        return True
+
+    def _say(self, event: Event) -> None:
+        self._flush()
+        self._events.append(event)
+
+    def _flush(self) -> None:
+        if self._piece is not None:
+            if any(self._piece):
+                self._events.append(Delta(*self._piece))
+            self._piece = None
+
+    def _finish(self, reason: FinishReason | None, now: float) -> None:
+        self.stopwatch.stop(now)
+        text, tokens = self._piece or Piece("", ())
+        last = self.text.finish()
+        self._piece = Piece(text + last.text, tokens + last.tokens)
+        self._say(self._finished(reason or FinishReason.LENGTH, now))
+        self.is_over = True
+
+    def _finished(self, reason: FinishReason, now: float) -> Finished:
+        return Finished(
+            reason=reason,
+            stopping_word=self.text.stopped_by if reason is FinishReason.STOP_STRING else "",
+            num_prompt_tokens=self.seq.num_prompt,
+            num_tokens=self.seq.num_generated,
+            truncated=reason is FinishReason.CONTEXT,
+            slot=self.seq.slot,
+            timings=self._timings(now),
+        )
+
+    def _timings(self, now: float) -> Timings:
+        seq = self.seq
+        return Timings(
+            prompt_n=seq.num_prompt - seq.num_cached,
+            cache_n=seq.num_cached,
+            prompt_ms=self.stopwatch.prompt_s * 1e3,
+            predicted_n=seq.num_generated,
+            predicted_ms=self.stopwatch.predicted_s * 1e3,
+            n_preempt=seq.num_preempts,
+            n_recompute=seq.num_recomputed,
+            parked_ms=self.stopwatch.parked_s(now) * 1e3,
+        )

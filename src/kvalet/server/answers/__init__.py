@@ -1,0 +1,1 @@
+"""From events to response bodies, one dialect a file."""

@@ -1,0 +1,88 @@
+"""What OpenAI's two dialects share: chunks, the closing chunk, usage, the whole response.
+
+Both carry llama.cpp's `timings` beside `usage`, and the seed that was used.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from kvalet.runtime.messages import Delta, Finished, TokenInfo
+from kvalet.server.answers.answer import (
+    DONE,
+    Choice,
+    Head,
+    finish_reason,
+    sse_data,
+    timings,
+    usage,
+)
+from kvalet.server.ports import Tokenizer
+
+Fields = Mapping[str, object]
+
+
+class OpenAIAnswer(ABC):
+    kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
+
+    def __init__(
+        self, head: Head, tokenizer: Tokenizer, logprobs: bool, include_usage: bool
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._logprobs = logprobs
+        self._include_usage = include_usage
+        self._seed = head.seed
+        self._whole = head.fields(self.kind)
+        self._chunk = head.fields(self.chunk_kind)
+        self._results: list[Finished] = []
+
+    @abstractmethod
+    def piece(self, text: str) -> Fields:
+        """The fields of a streamed choice that hold `text`."""
+
+    @abstractmethod
+    def message(self, text: str) -> Fields:
+        """The fields of a whole choice that hold `text`."""
+
+    @abstractmethod
+    def probs(self, index: int, tokens: Sequence[TokenInfo]) -> Fields:
+        """The `logprobs` of tokens that follow those of earlier calls."""
+
+    def opening(self, index: int) -> bytes:
+        """What goes before a choice's first chunk."""
+        return b""
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        choice = self._choice(index, self.piece(delta.text), delta.tokens, None)
+        return self.opening(index) + sse_data({**self._chunk, "choices": [choice]})
+
+    def close(self, index: int, finished: Finished) -> bytes:
+        self._results.append(finished)
+        choice = self._choice(index, self.piece(""), (), finish_reason(finished))
+        body = {**self._chunk, "choices": [choice], "seed": self._seed}
+        return self.opening(index) + sse_data({**body, "timings": timings([finished])})
+
+    def end(self) -> bytes:
+        if not self._include_usage:
+            return DONE
+        return sse_data({**self._chunk, "choices": [], **self._totals(self._results)}) + DONE
+
+    def whole(self, choices: Sequence[Choice]) -> object:
+        results = [choice.finished for choice in choices]
+        bodies = [
+            self._choice(
+                index, self.message(choice.text), choice.tokens, finish_reason(choice.finished)
+            )
+            for index, choice in enumerate(choices)
+        ]
+        return {**self._whole, "choices": bodies, "seed": self._seed, **self._totals(results)}
+
+    def _totals(self, results: Sequence[Finished]) -> Fields:
+        return {"usage": usage(results), "timings": timings(results)}
+
+    def _choice(
+        self, index: int, content: Fields, tokens: Sequence[TokenInfo], reason: str | None
+    ) -> Fields:
+        logprobs = self.probs(index, tokens) if self._logprobs and tokens else None
+        return {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}

@@ -1,0 +1,51 @@
+"""The ASGI application: routes, keys, CORS, errors. It can answer before there is a model."""
+
+import logging
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+
+from kvalet import __version__
+from kvalet.errors import KvaletError
+from kvalet.server.desk import Desk
+from kvalet.server.errors import describe
+from kvalet.server.family import ClientGone
+from kvalet.server.keys import KeyCheck
+from kvalet.server.routes import generation, operator, text
+
+logger = logging.getLogger(__name__)
+
+CLIENT_CLOSED_REQUEST = 499  # nginx's; nobody is left to read it
+
+
+def create_app(desk: Desk) -> FastAPI:
+    app = FastAPI(
+        title="kvalet", version=__version__, docs_url=None, redoc_url=None, openapi_url=None
+    )
+    for part in (generation, text, operator):
+        app.include_router(part.router(desk))
+    if desk.settings.api_keys:
+        app.add_middleware(KeyCheck, keys=desk.settings.api_keys)
+    app.add_middleware(  # any page may use the server, as with llama.cpp's
+        CORSMiddleware,
+        allow_origin_regex=".*",
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        allow_credentials=True,
+    )
+    for known in (KvaletError, HTTPException):
+        app.add_exception_handler(known, _tell)
+    for gone in (ClientGone, ClientDisconnect):
+        app.add_exception_handler(gone, _nobody_there)
+    app.add_exception_handler(Exception, _tell)
+    return app
+
+
+async def _tell(request: Request, error: Exception) -> Response:
+    return describe(error).response()
+
+
+async def _nobody_there(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)

@@ -1,0 +1,82 @@
+"""The state of the HTTP side: the model once it is loaded, who is being served, whether we close.
+
+Lives on the event loop. While there is no model, and after the engine has died or a shutdown has
+begun, every request is turned away here, in one place (SPEC C5).
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+from weakref import WeakSet
+
+from kvalet.errors import Overloaded
+from kvalet.server.family import Family
+from kvalet.server.jobs import Defaults, Job
+from kvalet.server.ports import ServedModel
+
+T = TypeVar("T")
+
+LOADING = "Loading model"  # llama.cpp's words
+NUM_WORKERS = 2  # so that a long prompt being tokenised does not hold up a short one
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    host: str = "127.0.0.1"
+    port: int = 8080  # 0: any free one
+    api_keys: tuple[str, ...] = ()  # empty: none needed
+    max_new_tokens: int | None = None  # of requests that do not say; None: until n_ctx
+    max_body_bytes: int = 64 << 20
+
+
+class Desk:
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.defaults = Defaults(settings.max_new_tokens)
+        self.opened_at = 0  # Unix seconds
+        self._model: ServedModel | None = None
+        self._closing: Overloaded | None = None
+        self._families: WeakSet[Family] = WeakSet()
+        self._workers = ThreadPoolExecutor(NUM_WORKERS, "kvalet-http")
+
+    @property
+    def model(self) -> ServedModel:
+        """The model to serve with. Raises Overloaded when there is none, or none any more."""
+        if self._closing:
+            raise self._closing
+        if self._model is None:
+            raise Overloaded(LOADING)
+        if not self._model.service.alive:
+            raise Overloaded(engine_stopped(self._model))
+        return self._model
+
+    def open(self, model: ServedModel) -> None:
+        """Begin to serve."""
+        self._model = model
+        self.opened_at = int(datetime.now(UTC).timestamp())
+
+    def close(self, reason: Overloaded) -> None:
+        """Turn everybody away from now on, those being served included."""
+        self._closing = reason
+        for family in list(self._families):
+            family.fail(reason)
+
+    def submit(self, job: Job) -> Family:
+        family = Family(self.model.service, job.generations)
+        self._families.add(family)
+        return family
+
+    async def work(self, task: Callable[[], T]) -> T:
+        """Run `task` on a worker thread, so that it does not hold up streams."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, task)
+
+    def shut(self) -> None:
+        """Wait for the worker threads to end."""
+        self._workers.shutdown(wait=True, cancel_futures=True)
+
+
+def engine_stopped(model: ServedModel) -> str:
+    return f"the engine has stopped: {model.service.failure or 'no reason given'}"

@@ -1,0 +1,125 @@
+"""The sequences of one request, on the event loop's side of the border.
+
+The engine thread hands events over with one `call_soon_threadsafe` per step; whoever answers the
+client takes them from here. A family that ends early, for whatever reason, leaves no sequence
+running. Everything but the sinks runs on the event loop.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeAlias
+
+from starlette.types import Receive
+
+from kvalet.core.plan import FinishReason, SeqId
+from kvalet.errors import ContextExceeded, KvaletError
+from kvalet.runtime.messages import Event, Failed, Finished, Generation, Sink, Timings
+from kvalet.server.ports import Service
+
+Arrival: TypeAlias = tuple[int, Event]  # the sequence's index in its request, and what happened
+
+
+class ClientGone(Exception):  # noqa: N818  # an event, not an error
+    """Nobody is left to answer."""
+
+
+class Family:
+    def __init__(self, service: Service, generations: Sequence[Generation]) -> None:
+        """Submit `generations`. Raises what `Service.submit` raises, and then runs none."""
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[int, SeqId] = {}
+        self._arrived: list[Arrival] = []
+        self._news = asyncio.Event()
+        self._client_gone = False
+        self.num_sequences = len(generations)
+        try:
+            for index, generation in enumerate(generations):
+                self._submit(index, generation)
+        except KvaletError:
+            self.cancel()
+            raise
+
+    async def take(self) -> list[Arrival]:
+        """What has happened since the last call, in order; waits for something.
+
+        Raises ClientGone; the sequences are then cancelled already.
+        """
+        await self._news.wait()
+        self._news.clear()
+        if self._client_gone:
+            raise ClientGone
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    @contextlib.asynccontextmanager
+    async def attended(self, receive: Receive) -> AsyncIterator[None]:
+        """While this is open, a client that goes away ends the sequences at once (SPEC P16).
+        When it closes they end in any case."""
+        watch = asyncio.create_task(self._watch(receive))
+        try:
+            yield
+        finally:
+            watch.cancel()
+            self.cancel()
+
+    def fail(self, error: KvaletError) -> None:
+        """End all sequences; the client is told `error`."""
+        if self._running:
+            self.cancel()
+            self._arrived.append((0, Failed(error)))
+            self._news.set()
+
+    def cancel(self) -> None:
+        """End all sequences that still run."""
+        running, self._running = self._running, {}
+        for seq_id in running.values():
+            self._service.cancel(seq_id)
+
+    def _submit(self, index: int, generation: Generation) -> None:
+        n_ctx = self._service.n_ctx
+        if len(generation.prompt) >= n_ctx:
+            raise ContextExceeded(len(generation.prompt), n_ctx)
+        if generation.max_new_tokens == 0 or not generation.prompt:
+            self._arrived.append((index, _nothing_generated(generation)))
+            self._news.set()
+        else:
+            self._running[index] = self._service.submit(generation, self._sink(index))
+
+    def _sink(self, index: int) -> Sink:
+        def sink(events: Sequence[Event]) -> None:
+            # A closed loop raises: the server is gone, and so is whoever asked.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._arrive, index, events)
+
+        return sink
+
+    def _arrive(self, index: int, events: Sequence[Event]) -> None:
+        if index not in self._running:
+            return  # crossed our cancel
+        for event in events:
+            self._arrived.append((index, event))
+            if isinstance(event, Finished | Failed):
+                del self._running[index]
+        self._news.set()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._client_gone = True
+        self.cancel()
+        self._news.set()
+
+
+def _nothing_generated(generation: Generation) -> Finished:
+    """The end of a sequence that has nothing to run: no token asked for, or none to start from."""
+    return Finished(
+        reason=FinishReason.LENGTH,
+        stopping_word="",
+        num_prompt_tokens=len(generation.prompt),
+        num_tokens=0,
+        truncated=False,
+        slot=-1,
+        timings=Timings(0, 0, 0.0, 0, 0.0, 0, 0, 0.0),
+    )

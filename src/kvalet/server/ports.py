@@ -1,0 +1,98 @@
+"""What the HTTP side needs of the rest: a service to submit to, a tokenizer, a chat template.
+
+Protocols, so that the edge can be tested without a model. Nothing here computes.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kvalet.core.plan import SeqId
+from kvalet.runtime.messages import Generation, Sink, Snapshot
+
+
+class Service(Protocol):
+    """The engine thread, seen from outside. Every method is thread-safe and returns at once,
+    except `close`."""
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def num_slots(self) -> int: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine thread ended, if it has."""
+        ...
+
+    def submit(self, generation: Generation, sink: Sink) -> SeqId:
+        """Take one sequence. Raises ContextExceeded, Overloaded or RequestError; after that,
+        whatever happens reaches the sink."""
+        ...
+
+    def cancel(self, seq_id: SeqId) -> None:
+        """End a sequence in whatever state. Idempotent; nothing more need come of it."""
+        ...
+
+    def snapshot(self) -> Future[Snapshot]: ...
+
+    def close(self) -> bool:
+        """Fail what is live and wait for the engine thread to end; False if it takes too long."""
+        ...
+
+
+class Tokenizer(Protocol):
+    @property
+    def num_vocab(self) -> int: ...
+
+    @property
+    def bos_id(self) -> int | None: ...
+
+    @property
+    def eos_id(self) -> int | None: ...
+
+    def encode(self, text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
+        """`add_bos`: begin with BOS if the model wants one and the text does not write it."""
+        ...
+
+    def decode(self, ids: Sequence[int], special: bool = False) -> str: ...
+
+    def token_bytes(self, token: int, special: bool = False) -> bytes:
+        """What a token adds to a text; nothing for control tokens, unless `special`."""
+        ...
+
+
+class ChatTemplate(Protocol):
+    @property
+    def source(self) -> str: ...
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool = True,
+        **kwargs: object,
+    ) -> str:
+        """The conversation as text. Raises RequestError for what the template refuses."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A loaded model and what clients may know of it."""
+
+    name: str
+    path: str
+    service: Service
+    tokenizer: Tokenizer
+    template: ChatTemplate | None  # None: the file has none, so no chat endpoint
+    n_ctx_train: int = 0
+    n_embd: int = 0
+    n_params: int = 0
+    size_bytes: int = 0
+    props: Mapping[str, object] = field(default_factory=dict[str, object])  # more for /props

@@ -1,0 +1,105 @@
+"""From a family's events to an HTTP response: a stream of server-sent events, or one body.
+
+A stream's headers wait for its first event, so that what fails before it is a proper error. After
+the first byte an error is an event of its own and ends the stream (SPEC N1 for the comments).
+"""
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
+
+from kvalet.runtime.messages import Delta, Event, Failed, Finished, Preempted, Resumed, TokenInfo
+from kvalet.server.answers.answer import Answer, Choice, sse_data
+from kvalet.server.errors import describe
+from kvalet.server.family import ClientGone, Family
+
+_SSE_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventStream(Response):
+    """Streams a family's answer. An ASGI application of its own: per event it costs one `send`."""
+
+    def __init__(self, family: Family, answer: Answer) -> None:
+        self._family = family
+        self._answer = answer
+        self._unfinished = family.num_sequences
+        self.background = None
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with self._family.attended(receive):
+                arrived = await self._family.take()
+                if isinstance(failed := arrived[0][1], Failed):
+                    await describe(failed.error).response()(scope, receive, send)
+                else:
+                    await self._stream(arrived, send)
+        except ClientGone:
+            pass
+
+    async def _stream(self, arrived: list[tuple[int, Event]], send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
+        while True:
+            body = b"".join([self._written(index, event) for index, event in arrived])
+            more = self._unfinished > 0
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+            if not more:
+                return
+            arrived = await self._family.take()
+
+    def _written(self, index: int, event: Event) -> bytes:
+        if not self._unfinished:
+            return b""  # came together with a failure
+        match event:
+            case Delta():
+                return self._answer.delta(index, event)
+            case Finished():
+                self._unfinished -= 1
+                end = b"" if self._unfinished else self._answer.end()
+                return self._answer.close(index, event) + end
+            case Preempted():
+                return self._comment("preempted", index)
+            case Resumed():
+                return self._comment("resumed", index)
+            case Failed():
+                self._unfinished = 0
+                return sse_data({"error": describe(event.error).error})
+
+    def _comment(self, word: str, index: int) -> bytes:
+        which = f" {index}" if self._family.num_sequences > 1 else ""
+        return f": {word}{which}\n\n".encode()
+
+
+async def whole_reply(family: Family, answer: Answer, receive: Receive) -> Response:
+    """Wait for all of a family's sequences. Raises the error one of them fails with, ClientGone
+    if nobody waits any more."""
+    async with family.attended(receive):
+        choices = await _collect(family)
+    return Response(orjson.dumps(answer.whole(choices)), media_type="application/json")
+
+
+async def _collect(family: Family) -> list[Choice]:
+    texts = [list[str]() for _ in range(family.num_sequences)]
+    tokens = [list[TokenInfo]() for _ in range(family.num_sequences)]
+    finished: dict[int, Finished] = {}
+    while len(finished) < family.num_sequences:
+        for index, event in await family.take():
+            match event:
+                case Delta():
+                    texts[index].append(event.text)
+                    tokens[index] += event.tokens
+                case Finished():
+                    finished[index] = event
+                case Failed():
+                    raise event.error
+                case Preempted() | Resumed():
+                    pass
+    return [
+        Choice(finished[index], "".join(texts[index]), tokens[index])
+        for index in range(family.num_sequences)
+    ]

@@ -1,0 +1,41 @@
+"""The endpoints that generate: OpenAI's completions and chat, llama.cpp's completion.
+
+One path for all: read, build the job on a worker thread, submit, answer. A request that cannot be
+served gets its 4xx or 503 before any stream begins.
+"""
+
+from fastapi import APIRouter, Request, Response
+
+from kvalet.server.body import read_body
+from kvalet.server.desk import Desk
+from kvalet.server.jobs import BuildJob, chat_job, completion_job, native_job
+from kvalet.server.reply import EventStream, whole_reply
+
+
+def router(desk: Desk) -> APIRouter:
+    routes = APIRouter()
+
+    async def generate(request: Request, build: BuildJob) -> Response:
+        model = desk.model
+        body = await read_body(request, desk.settings.max_body_bytes)
+        job = await desk.work(lambda: build(model, desk.defaults, body))
+        family = desk.submit(job)
+        if job.stream:
+            return EventStream(family, job.answer)
+        return await whole_reply(family, job.answer, request.receive)
+
+    @routes.post("/v1/chat/completions")
+    @routes.post("/chat/completions")
+    async def chat(request: Request) -> Response:
+        return await generate(request, chat_job)
+
+    @routes.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        return await generate(request, completion_job)
+
+    @routes.post("/completion")
+    @routes.post("/completions")
+    async def native(request: Request) -> Response:
+        return await generate(request, native_job)
+
+    return routes

@@ -1,0 +1,69 @@
+"""The endpoints that only handle text: tokenize, detokenize, apply-template."""
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from kvalet.server.body import read_body
+from kvalet.server.desk import Desk
+from kvalet.server.ports import Tokenizer
+from kvalet.server.prompts import checked_id, encode_parts, render_chat
+from kvalet.server.wire.llamacpp import DetokenizeRequest, TokenizeRequest
+from kvalet.server.wire.openai import TemplateRequest
+
+
+def router(desk: Desk) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.post("/tokenize")
+    async def tokenize(request: Request) -> Response:
+        tokenizer = desk.model.tokenizer
+        body = await read_body(request, desk.settings.max_body_bytes)
+        return _json(await desk.work(lambda: _tokenized(tokenizer, body)))
+
+    @routes.post("/detokenize")
+    async def detokenize(request: Request) -> Response:
+        tokenizer = desk.model.tokenizer
+        body = await read_body(request, desk.settings.max_body_bytes)
+        return _json(await desk.work(lambda: _detokenized(tokenizer, body)))
+
+    @routes.post("/apply-template")
+    async def apply_template(request: Request) -> Response:
+        model = desk.model
+        body = await read_body(request, desk.settings.max_body_bytes)
+        prompt = await desk.work(lambda: render_chat(model, TemplateRequest.parse(body)))
+        return _json({"prompt": prompt})
+
+    return routes
+
+
+def _json(body: object) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+def _tokenized(tokenizer: Tokenizer, body: bytes) -> object:
+    request = TokenizeRequest.parse(body)
+    ids = encode_parts(
+        tokenizer,
+        request.content,
+        "content",
+        add_bos=request.add_special,
+        parse_special=request.parse_special,
+    )
+    if not request.with_pieces:
+        return {"tokens": ids}
+    return {"tokens": [{"id": id_, "piece": _piece(tokenizer, id_)} for id_ in ids]}
+
+
+def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
+    """A token's text, or its bytes where they are no text by themselves."""
+    raw = tokenizer.token_bytes(token, special=True)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)
+
+
+def _detokenized(tokenizer: Tokenizer, body: bytes) -> object:
+    tokens = DetokenizeRequest.parse(body).tokens
+    ids = [checked_id(tokenizer, token, "tokens") for token in tokens]
+    return {"content": tokenizer.decode(ids, special=True)}

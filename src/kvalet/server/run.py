@@ -1,0 +1,162 @@
+"""A server's life: listen, load, serve, stop.
+
+The main thread runs the event loop; the model loads beside it, and requests get 503 until it is
+there. A signal, or the death of the engine, ends every request with a message. Whatever hangs
+after that, the process is gone `EXIT_WITHIN_S` later (SPEC C5).
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from typing import TypeVar
+
+import uvicorn
+from typing_extensions import override
+
+from kvalet.errors import Overloaded
+from kvalet.server.app import create_app
+from kvalet.server.desk import Desk, ServerSettings, engine_stopped
+from kvalet.server.listen import listen, url_of
+from kvalet.server.ports import ServedModel
+
+logger = logging.getLogger(__name__)
+
+EXIT_WITHIN_S = 1.8  # from the signal to the end of the process, whatever hangs
+SLOW_CLIENTS_S = 0.8  # what clients get to read their last event
+ENGINE_POLL_S = 0.1
+KEEP_ALIVE_S = 75
+EXIT_ENGINE_DIED = 1
+SHUTTING_DOWN = "the server is shutting down"
+
+T = TypeVar("T")
+
+Load = Callable[[], ServedModel]
+OnReady = Callable[[str], None]
+
+
+def run(settings: ServerSettings, load: Load, on_ready: OnReady) -> int:
+    """Serve until a signal; returns the exit code. Call it on the main thread.
+
+    `load` runs on a thread of its own. `on_ready` gets the URL once requests are served. Raises
+    ConfigError if the address cannot be listened on, before anything is loaded, and whatever
+    `load` raises.
+    """
+    with listen(settings.host, settings.port) as sock:
+        life = _Life(settings, load, on_ready)
+        with asyncio.Runner(loop_factory=life.new_event_loop) as runner:
+            runner.run(life.live(sock))
+        return life.exit_code
+
+
+class _HttpServer(uvicorn.Server):
+    """Leaves signals to us."""
+
+    @override
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    def drop_connections(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+class _Life:
+    def __init__(self, settings: ServerSettings, load: Load, on_ready: OnReady) -> None:
+        self.exit_code = 0
+        self._desk = Desk(settings)
+        self._load = load
+        self._on_ready = on_ready
+        self._stopping = asyncio.Event()
+        self._deadline = threading.Timer(EXIT_WITHIN_S, self._exit_now)
+        self._deadline.daemon = True
+        config = uvicorn.Config(
+            create_app(self._desk),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1,
+        )
+        self._http = _HttpServer(config)
+        self.new_event_loop = config.get_loop_factory()
+
+    async def live(self, sock: socket.socket) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop, SHUTTING_DOWN)
+        http = asyncio.create_task(self._http.serve([sock]))
+        model: ServedModel | None = None
+        try:
+            if model := await self._loaded():
+                await self._serve(model, url_of(sock))
+        finally:
+            self._stop(SHUTTING_DOWN)
+            await http
+            # On a thread, so that a further signal finds its handler.
+            await asyncio.wrap_future(_on_daemon(lambda: self._clean_up(model)))
+
+    async def _loaded(self) -> ServedModel | None:
+        """The model, or None if a stop comes first."""
+        loading = _on_daemon(self._load)
+        stop = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((asyncio.wrap_future(loading), stop), return_when="FIRST_COMPLETED")
+        stop.cancel()
+        return loading.result() if loading.done() else None
+
+    async def _serve(self, model: ServedModel, url: str) -> None:
+        """Serve until the stop, or until the engine dies."""
+        self._desk.open(model)
+        self._on_ready(url)
+        while not self._stopping.is_set():
+            if not model.service.alive:
+                self.exit_code = EXIT_ENGINE_DIED
+                self._stop(engine_stopped(model))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), ENGINE_POLL_S)
+
+    def _stop(self, reason: str) -> None:
+        """Begin to end; a second call changes nothing, the deadline is running already."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._deadline.start()
+        self._desk.close(Overloaded(reason))
+        self._http.should_exit = True
+        asyncio.get_running_loop().call_later(SLOW_CLIENTS_S, self._http.drop_connections)
+
+    def _clean_up(self, model: ServedModel | None) -> None:
+        """Wait for the threads there are. The deadline is lifted only when none is left."""
+        ended = model is None or model.service.close()
+        self._desk.shut()
+        if ended:
+            self._deadline.cancel()
+
+    def _exit_now(self) -> None:
+        logger.error("not everything ended in time; leaving it behind")
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(self.exit_code)
+
+
+def _on_daemon(task: Callable[[], T]) -> Future[T]:
+    """Run `task` on a thread that does not hold up the end of the process."""
+    future: Future[T] = Future()
+
+    def body() -> None:
+        try:
+            future.set_result(task())
+        except BaseException as error:  # it is raised where the result is asked for
+            future.set_exception(error)
+
+    threading.Thread(target=body, daemon=True).start()
+    return future

@@ -1,0 +1,28 @@
+"""Bodies of llama.cpp's own endpoints."""
+
+from typing import Annotated
+
+from pydantic import Field, PlainValidator
+
+from kvalet.server.wire.generation import GenerationFields, NumProbs
+from kvalet.server.wire.prompt import Prompt, parse_prompt, parse_prompts
+from kvalet.server.wire.strict import Strict
+
+
+class NativeRequest(GenerationFields):
+    """POST /completion."""
+
+    prompt: Annotated[tuple[Prompt, ...], PlainValidator(parse_prompts)]
+    n_probs: NumProbs = 0
+    return_tokens: bool = False
+
+
+class TokenizeRequest(Strict):
+    content: Annotated[Prompt, PlainValidator(parse_prompt)]
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class DetokenizeRequest(Strict):
+    tokens: list[Annotated[int, Field(ge=0)]]

@@ -1,0 +1,93 @@
+"""Bodies of /v1/completions and /v1/chat/completions."""
+
+from typing import Annotated
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    field_validator,
+)
+
+from kvalet.server.wire.generation import GenerationFields, NumProbs
+from kvalet.server.wire.prompt import Prompt, parse_prompts
+from kvalet.server.wire.strict import Strict
+
+_TOOL_ROLES = ("tool", "function")
+
+
+class CompletionRequest(GenerationFields):
+    prompt: Annotated[tuple[Prompt, ...], PlainValidator(parse_prompts)]
+    logprobs: NumProbs | None = None
+
+
+def _join_parts(content: object) -> object:
+    """Text parts become one text, a line each, as llama.cpp's server joins them."""
+    if not isinstance(content, list):
+        return content
+    return "\n".join(_part_text(part) for part in content)
+
+
+def _part_text(part: object) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(kind, str):
+        raise ValueError("a content part is an object with a 'type'")
+    if kind != "text":
+        raise ValueError(f"content parts of type '{kind[:40]}' are not supported, only 'text'")
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise ValueError("a content part of type 'text' has a 'text'")
+    return text
+
+
+def _known_role(role: object) -> object:
+    if role in _TOOL_ROLES:
+        raise ValueError(f"messages with role '{role}' are not supported")
+    return role
+
+
+class Message(Strict):
+    role: Annotated[str, BeforeValidator(_known_role), Field(min_length=1)]
+    content: Annotated[str, BeforeValidator(_join_parts)]
+    name: str | None = None
+    reasoning_content: str | None = None
+
+    def for_template(self) -> dict[str, str]:
+        fields: dict[str, str] = self.model_dump(exclude_none=True)
+        return fields
+
+
+class TemplateFields(Strict):
+    """What rendering a conversation takes."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, object] = Field(default_factory=dict)
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _keep_our_names(cls, kwargs: dict[str, object]) -> dict[str, object]:
+        for name in ("messages", "add_generation_prompt"):
+            if name in kwargs:
+                raise ValueError(f"must not hold '{name}'")
+        return kwargs
+
+
+class TemplateRequest(TemplateFields):
+    """/apply-template: a chat request's other fields do not change the prompt."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class ChatRequest(GenerationFields, TemplateFields):
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _needs_logprobs(cls, number: int, info: ValidationInfo) -> int:
+        if number and not info.data.get("logprobs"):
+            raise ValueError("needs 'logprobs' to be true")
+        return number

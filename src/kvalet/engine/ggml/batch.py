@@ -1,0 +1,104 @@
+"""From the grants of a plan to the arrays a graph run reads.
+
+Everything a kernel or ggml will use as an index is checked here: an id out of range would end the
+process or read foreign memory. A grant that does not pass is refused alone, with a message.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from kvalet.core.plan import Grant, SeqId, pages_for
+from kvalet.errors import EngineError
+
+Int32Array = np.ndarray[Any, np.dtype[np.int32]]
+MAX_POSITION: Final = 2**31 - 1
+PADDING: Final = 32  # rows a graph may have beyond those it is given
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    num_vocab: int
+    num_pages: int
+    max_rows: int
+    max_seqs: int  # grants in one step, and rows that are drawn from
+
+
+class Batch:
+    """Arrays of one step, allocated once. Rows past `num_rows` are zero: valid, and unread."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.num_rows = 0
+        self.tokens: Int32Array = np.zeros(limits.max_rows + PADDING, np.int32)
+        self.positions: Int32Array = np.zeros(limits.max_rows + PADDING, np.int32)
+        self.row_seq: Int32Array = np.zeros(limits.max_rows, np.int32)
+        self.tables: Int32Array = np.zeros((limits.max_seqs, limits.num_pages), np.int32)
+        self.outputs: Int32Array = np.zeros(limits.max_seqs + PADDING, np.int32)
+        self.grants: list[Grant] = []  # as they lie in the rows
+        self.draws: list[Grant] = []  # in the order of `outputs`
+        self._counting: Int32Array = np.arange(limits.max_rows, dtype=np.int32)
+
+    def fill(self, grants: Sequence[Grant]) -> dict[SeqId, str]:
+        """Lay the grants out in rows; returns why those left out are. Raises EngineError where the
+        plan as a whole does not fit."""
+        self._check_size(grants)
+        self._clear()
+        refused: dict[SeqId, str] = {}
+        for grant in grants:
+            fault = self._try_add(grant)
+            if fault is not None:
+                refused[grant.seq_id] = fault
+        return refused
+
+    def _check_size(self, grants: Sequence[Grant]) -> None:
+        if len(grants) > self.limits.max_seqs:
+            raise EngineError(f"{len(grants)} sequences in a step of {self.limits.max_seqs}")
+        num_rows = sum(len(grant.tokens) for grant in grants)
+        if num_rows > self.limits.max_rows:
+            raise EngineError(f"{num_rows} tokens in a step of {self.limits.max_rows}")
+
+    def _clear(self) -> None:
+        self.tokens[: self.num_rows] = 0
+        self.positions[: self.num_rows] = 0
+        self.outputs[: len(self.draws)] = 0
+        self.grants.clear()
+        self.draws.clear()
+        self.num_rows = 0
+
+    def _try_add(self, grant: Grant) -> str | None:
+        index, start = len(self.grants), self.num_rows
+        end = start + len(grant.tokens)
+        try:
+            self.tokens[start:end] = grant.tokens
+            self.tables[index, : len(grant.pages)] = grant.pages
+        except (OverflowError, ValueError):
+            return "a token or page id that no table can hold, or more pages than the pool has"
+        fault = self._fault_of(grant, self.tokens[start:end], self.tables[index])
+        if fault is not None:
+            self.tokens[start:end] = 0
+            return fault
+        self.positions[start:end] = self._counting[: end - start] + grant.start
+        self.row_seq[start:end] = index
+        self.num_rows = end
+        self.grants.append(grant)
+        if grant.draw is not None:
+            self.outputs[len(self.draws)] = end - 1
+            self.draws.append(grant)
+        return None
+
+    def _fault_of(self, grant: Grant, tokens: Int32Array, table: Int32Array) -> str | None:
+        end, pages = grant.start + len(grant.tokens), table[: len(grant.pages)]
+        if not grant.tokens:
+            return "a grant of no tokens"
+        if grant.start < 0 or end > MAX_POSITION:
+            return f"positions {grant.start} to {end} are out of range"
+        if tokens.min() < 0 or tokens.max() >= self.limits.num_vocab:
+            return f"a token id outside the vocabulary of {self.limits.num_vocab}"
+        if pages_for(end) > len(pages):
+            return f"{len(pages)} pages do not cover {end} cells"
+        if pages.min() < 0 or pages.max() >= self.limits.num_pages:
+            return f"a page id outside the pool of {self.limits.num_pages}"
+        return None

@@ -1,0 +1,35 @@
+"""What a page's bytes depend on beside its tokens: the root of the page names.
+
+Two engines with one fingerprint compute the same bits. It covers the whole model file, the type
+of keys and values, and the bytes of the libraries that compute, as built on this machine.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+import ggml
+
+from kvalet.engine.native import NativeLibrary
+from kvalet.model.gguf import GGUFFile
+
+KV_TYPE: Final = "f16"
+
+
+def fingerprint(file: GGUFFile, library: NativeLibrary) -> bytes:
+    """32 bytes. Reads the model file once (about 0.5 s a GB)."""
+    parts = (file.sha256, KV_TYPE, *builds(library))
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=32).digest()
+
+
+def builds(library: NativeLibrary) -> tuple[str, ...]:
+    """A line for each library that computes."""
+    folder = Path(ggml.__file__).parent / "lib"
+    libraries = [library.path, *sorted(path for path in folder.iterdir() if path.is_file())]
+    version = ggml.ggml_version().decode()
+    return f"ggml {version}", *(f"{path.name} {_sha256(path)}" for path in libraries)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,141 @@
+"""The model's tensors as ggml sees them: in the mapped file, or repacked into memory for speed.
+
+Owns the buffers; the map is the file's and outlives them. Knows no architecture: it is asked for
+tensors by name and shape. Which linear weights are repacked is a table, never a measurement, as a
+repacked weight gives other bits than a plain one (DESIGN D3).
+"""
+
+import ctypes
+import platform
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+import ggml
+
+from kvalet.engine.ggml.backend import Backend, Buffer, Context, Tensor
+from kvalet.errors import ModelFileError
+from kvalet.model.gguf import GGUFFile, TensorInfo
+
+# Column granularity by weight type: a token's result has the same bits in every multiplication
+# whose number of columns is a multiple of it. Measured on x86-64 with AVX-512: plain types all
+# have 1; repacked k-quants take four columns at once and use another kernel for the rest.
+REPACKED_GRANULARITY: Final = {"q4_0": 1, "iq4_nl": 1, "mxfp4": 1, "q4_K": 4, "q2_K": 4}
+# ARM's i8mm kernels take columns of plain weights in pairs; repacked ones are not measured there.
+ARM_GRANULARITY: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A linear layer: x [num_in, columns] -> [num_out, columns]."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+class Weights:
+    def __init__(self, file: GGUFFile, backend: Backend) -> None:
+        self.granularity = ARM_GRANULARITY if ggml.ggml_cpu_has_matmul_int8() else 1
+        self._file = file
+        self._backend = backend
+        self._can_repack = platform.machine() in {"x86_64", "AMD64"}
+        self._context = Context(2 * len(file.tensors) * ggml.ggml_tensor_overhead())
+        self._map = _map_buffer(file, backend)
+        self._repacked_buffers: list[Buffer] = []
+        self._plain: dict[str, Tensor] = {}
+        self._kinds: Counter[str] = Counter()
+
+    def has(self, name: str) -> bool:
+        return name in self._file.tensors
+
+    def plain(self, name: str, *shape: int) -> Tensor:
+        """The tensor where it lies in the file. Raises ModelFileError if it is missing or not of
+        this shape (ggml's order: row length first)."""
+        info = self._checked(name, shape)
+        if name not in self._plain:
+            tensor = self._context.new(info.type, *info.shape)
+            self._map.place(tensor, self._file.address(info))
+            self._plain[name] = tensor
+        return self._plain[name]
+
+    def vector(self, name: str, size: int) -> Tensor:
+        """An f32 tensor: norms and biases."""
+        if self._checked(name, (size,)).type_name != "f32":
+            raise ModelFileError(f"{self._file.path}: tensor {name!r} is not f32")
+        return self.plain(name, size)
+
+    def linear(self, name: str, num_in: int, num_out: int) -> Linear:
+        """`name`.weight, repacked where that is faster and a column keeps its bits, with
+        `name`.bias if there is one. Raises ModelFileError, also for a type ggml cannot multiply."""
+        info = self._checked(f"{name}.weight", (num_in, num_out))
+        has_bias = self.has(f"{name}.bias")
+        bias = self.vector(f"{name}.bias", num_out) if has_bias else None
+        return Linear(self._multiplied(info), bias)
+
+    @property
+    def repacked_bytes(self) -> int:
+        return sum(buffer.num_bytes for buffer in self._repacked_buffers)
+
+    def report(self) -> dict[str, object]:
+        return {
+            "linear_weights": dict(sorted(self._kinds.items())),
+            "repacked_bytes": self.repacked_bytes,
+            "column_granularity": self.granularity,
+        }
+
+    def close(self) -> None:
+        for buffer in (*self._repacked_buffers, self._map):
+            buffer.close()
+        self._context.close()
+
+    def _multiplied(self, info: TensorInfo) -> Tensor:
+        granularity = self._repacked_granularity(info)
+        if granularity:
+            self.granularity = max(self.granularity, granularity)
+            self._kinds[f"{info.type_name} repacked"] += 1
+            return self._repacked(info)
+        if not self._backend.supports_linear(info.type, info.shape, self._backend.buffer_type):
+            raise ModelFileError(
+                f"{self._file.path}: tensor {info.name!r} has the type {info.type_name}, "
+                "which cannot be computed with here"
+            )
+        self._kinds[info.type_name] += 1
+        return self.plain(info.name, *info.shape)
+
+    def _repacked_granularity(self, info: TensorInfo) -> int:
+        """0 where the weight stays plain."""
+        buffer_type = self._backend.repack_buffer_type
+        if buffer_type is None or not self._can_repack:
+            return 0
+        granularity = REPACKED_GRANULARITY.get(info.type_name, 0)
+        if granularity and self._backend.supports_linear(info.type, info.shape, buffer_type):
+            return granularity
+        return 0
+
+    def _repacked(self, info: TensorInfo) -> Tensor:
+        tensor = self._context.new(info.type, *info.shape)
+        buffer_type = self._backend.repack_buffer_type
+        num_bytes = ggml.ggml_backend_buft_get_alloc_size(buffer_type, tensor)
+        buffer = self._backend.allocate(num_bytes, buffer_type)
+        self._repacked_buffers.append(buffer)
+        buffer.place(tensor, buffer.base)
+        source = ctypes.c_void_p(self._file.address(info))
+        ggml.ggml_backend_tensor_set(tensor, source, 0, info.num_bytes)
+        return tensor
+
+    def _checked(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        info = self._file.tensors.get(name)
+        if info is None:
+            raise ModelFileError(f"{self._file.path}: the tensor {name!r} is missing")
+        if info.shape != shape:
+            raise ModelFileError(
+                f"{self._file.path}: tensor {name!r} has the shape {info.shape}, expected {shape}"
+            )
+        return info
+
+
+def _map_buffer(file: GGUFFile, backend: Backend) -> Buffer:
+    first = next(iter(file.tensors.values()), None)
+    if first is None:
+        raise ModelFileError(f"{file.path}: there are no tensors in it (a vocabulary only)")
+    return backend.wrap(file.address(first) - first.offset, file.num_bytes)

@@ -107,6 +107,7 @@ class NativeLibrary:
             function.restype, function.argtypes = result, arguments
         tensor = ggml.ggml_tensor
         self._lib.kvalet_set_tensor_layout(tensor.data.offset, tensor.ne.offset, tensor.src.offset)
+        self.path = path
         self.isa: str = self._lib.kvalet_isa().decode()
         self.write = ggml.ggml_custom_op_t(("kvalet_write", self._lib))
         self.attend = ggml.ggml_custom_op_t(("kvalet_attend", self._lib))

@@ -5,6 +5,7 @@ piece becomes bytes. The `tokenizers` library runs it: every cut of a piece into
 ranked by the piece's score. The library knows no equal ranks; among equals the lower id goes first.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,6 +18,7 @@ from kvalet.model.vocabulary import SILENT_KINDS, TokenKind, Vocabulary, is_vali
 
 SCORES_KEY: Final = "tokenizer.ggml.scores"
 SPACE: Final = "\u2581"
+_BYTE_TEXT: Final = re.compile("<0x[0-9A-F]{2}>")
 _NOT_JOINED: Final = SILENT_KINDS | {TokenKind.BYTE}
 _SPELLED_PLAINLY: Final = SILENT_KINDS | {TokenKind.USER_DEFINED}
 
@@ -27,7 +29,8 @@ class SentencePieces:
     add_bos = True  # unless the file says otherwise
 
     def __init__(self, file: GGUFFile, vocabulary: Vocabulary) -> None:
-        """Raises ModelFileError for missing or short scores."""
+        """Raises ModelFileError for missing or short scores and misspelled byte tokens."""
+        _check_byte_tokens(file, vocabulary)
         self._has_space_prefix = file.flag("tokenizer.ggml.add_space_prefix", True)
         unknown = None if vocabulary.unk_id is None else vocabulary.texts[vocabulary.unk_id]
         ids = {
@@ -35,6 +38,8 @@ class SentencePieces:
             for id_, (text, kind) in enumerate(zip(vocabulary.texts, vocabulary.kinds, strict=True))
             if (kind not in SILENT_KINDS or text == unknown) and is_valid_text(text)
         }
+        if unknown not in ids:
+            unknown = None
         merges = list(_merges(_joined_pieces(vocabulary, _scores(file, vocabulary)), ids))
         self._library = Library(models.BPE(ids, merges, unk_token=unknown, byte_fallback=True))
 
@@ -49,7 +54,7 @@ class SentencePieces:
 
     def token_bytes(self, text: str, kind: int) -> bytes:
         if kind == TokenKind.BYTE:
-            return bytes.fromhex(text[3:5])  # <0xAB>
+            return bytes.fromhex(text[3:5])
         if kind not in _SPELLED_PLAINLY:
             text = text.replace(SPACE, " ")
         return text.encode("utf-8", "surrogateescape")
@@ -63,6 +68,12 @@ def _scores(file: GGUFFile, vocabulary: Vocabulary) -> list[float]:
         )
     values: list[float] = scores.tolist()
     return values
+
+
+def _check_byte_tokens(file: GGUFFile, vocabulary: Vocabulary) -> None:
+    for text, kind in zip(vocabulary.texts, vocabulary.kinds, strict=True):
+        if kind == TokenKind.BYTE and not _BYTE_TEXT.fullmatch(text):
+            raise ModelFileError(f"{file.path}: the byte token {text!r} is not like '<0x0A>'")
 
 
 def _joined_pieces(vocabulary: Vocabulary, scores: list[float]) -> list[str]:

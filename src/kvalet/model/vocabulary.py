@@ -90,6 +90,13 @@ class Vocabulary:
         return len(self.texts)
 
 
+def special_text(file: GGUFFile, role: str) -> str:
+    """The text of the token that plays a role ("bos", "eos"), or nothing where none does."""
+    texts = file.texts(TOKENS_KEY)
+    token = _special_ids(file, len(texts)).get(role)
+    return "" if token is None else texts[token]
+
+
 def _kinds(file: GGUFFile, num_tokens: int) -> list[int]:
     if KINDS_KEY not in file.metadata:
         return [TokenKind.NORMAL] * num_tokens

@@ -14,14 +14,12 @@ from contextlib import suppress
 from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import SeqId
 from kvalet.core.scheduler import Scheduler
-from kvalet.core.sequence import Sequence
 from kvalet.engine.base import Engine
 from kvalet.errors import ContextExceeded, Overloaded, RequestError
 from kvalet.runtime.inbox import Cancel, Inbox, Stop, Submit, TakeSnapshot
 from kvalet.runtime.loop import EngineLoop
 from kvalet.runtime.messages import Generation, Sink, Snapshot
 from kvalet.runtime.stream import Stream, Vocabulary
-from kvalet.runtime.text import TextStream
 
 
 class Service:
@@ -73,12 +71,7 @@ class Service:
         """Queue one sequence. Raises RequestError, ContextExceeded or Overloaded."""
         self._validate(generation)
         seq_id = SeqId(next(self._ids))
-        stream = Stream(
-            _sequence(seq_id, generation),
-            sink,
-            TextStream(generation.stop),
-            ignores_eos=generation.ignore_eos,
-        )
+        stream = Stream.of(seq_id, generation, sink)
         with self._lock:
             if self._num_live >= self.num_slots + self.max_queue:
                 raise Overloaded(f"{self.max_queue} requests are waiting already")
@@ -128,16 +121,3 @@ class Service:
     def _forget_one(self) -> None:
         with self._lock:
             self._num_live -= 1
-
-
-def _sequence(seq_id: SeqId, generation: Generation) -> Sequence:
-    return Sequence(
-        seq_id,
-        generation.prompt,
-        generation.max_new_tokens,
-        generation.sampling,
-        priority=generation.priority,
-        cache_prompt=generation.cache_prompt,
-        id_slot=generation.id_slot,
-        label=generation.request_id,
-    )

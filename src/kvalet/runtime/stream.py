@@ -8,9 +8,10 @@ as changes. Order of a step's events: `Resumed`, text, then whatever else; nothi
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 from kvalet.core.changes import Change, ChangeKind
-from kvalet.core.plan import FinishReason, Sampled
+from kvalet.core.plan import FinishReason, Sampled, SeqId
 from kvalet.core.sequence import Sequence
 from kvalet.errors import EngineError
 from kvalet.runtime.messages import (
@@ -18,6 +19,7 @@ from kvalet.runtime.messages import (
     Event,
     Failed,
     Finished,
+    Generation,
     Preempted,
     Resumed,
     Sink,
@@ -48,6 +50,20 @@ class Stream:
     is_over: bool = False  # the last event is final
     _piece: Piece | None = None  # of this step, until it is known what comes before it
     _events: list[Event] = field(default_factory=list[Event])
+
+    @classmethod
+    def of(cls, seq_id: SeqId, wanted: Generation, sink: Sink) -> Self:
+        seq = Sequence(
+            seq_id,
+            wanted.prompt,
+            wanted.max_new_tokens,
+            wanted.sampling,
+            priority=wanted.priority,
+            cache_prompt=wanted.cache_prompt,
+            id_slot=wanted.id_slot,
+            label=wanted.request_id,
+        )
+        return cls(seq, sink, TextStream(wanted.stop), ignores_eos=wanted.ignore_eos)
 
     def draw(self, sampled: Sampled, vocabulary: Vocabulary) -> FinishReason | None:
         """Take the token of this step; says whether it ends the sequence. EOS has no text."""

@@ -1,0 +1,142 @@
+"""Clients of the main loop, and a bench that drives it on the test's own thread."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+from tests.builders import GREEDY, alone, make_prompt
+
+from kvalet.core.config import SchedulerConfig
+from kvalet.core.plan import PAGE_CELLS, SeqId, StepPlan
+from kvalet.core.scheduler import Scheduler
+from kvalet.core.sequence import Sequence as Seq
+from kvalet.engine.fake import FakeEngine, Faults
+from kvalet.runtime.inbox import Cancel, Inbox, Stop, Submit, TakeSnapshot
+from kvalet.runtime.loop import EngineLoop
+from kvalet.runtime.messages import Delta, Event, Failed, Finished, Generation, Snapshot
+from kvalet.runtime.stream import Stream, Vocabulary
+
+# Every token is the text of one letter.
+LETTERS = Vocabulary(token_bytes=lambda token: bytes([97 + token % 26]), eos_ids=frozenset())
+
+
+def generation(salt: int = 1, num_prompt: int = 40, **kw: object) -> Generation:
+    base = Generation(f"request-{salt}", make_prompt(num_prompt, salt), 50, GREEDY)
+    return replace(base, **kw)  # type: ignore[arg-type]  # a test names the fields it is about
+
+
+def solo_tokens(wanted: Generation, n_ctx: int) -> list[int]:
+    """What `wanted` generates with nobody beside it, by the fake engine's definition."""
+    seq = Seq(SeqId(0), wanted.prompt, wanted.max_new_tokens, wanted.sampling)
+    return alone(seq, n_ctx)[seq.num_prompt :]
+
+
+def letters(tokens: Sequence[int]) -> str:
+    return b"".join(map(LETTERS.token_bytes, tokens)).decode()
+
+
+@dataclass
+class Client:
+    """A sink that keeps what it is told, call by call."""
+
+    wanted: Generation = field(default_factory=generation)
+    each: Callable[[Sequence[Event]], None] = lambda events: None
+    calls: list[list[Event]] = field(default_factory=list[list[Event]])
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        assert not self.ended.is_set(), f"{events} after the end"
+        self.calls.append(list(events))
+        if isinstance(events[-1], Finished | Failed):
+            self.ended.set()
+        self.each(events)
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for call in self.calls for event in call]
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Delta))
+
+    @property
+    def finished(self) -> Finished:
+        assert isinstance(self.events[-1], Finished), self.events[-1]
+        return self.events[-1]
+
+    @property
+    def error(self) -> Exception:
+        assert isinstance(self.events[-1], Failed), self.events[-1]
+        return self.events[-1].error
+
+    def count(self, kind: type[Event]) -> int:
+        return sum(isinstance(event, kind) for event in self.events)
+
+
+@dataclass
+class Bench:
+    """A loop over a fake engine that takes a second a step on a clock of its own. `run` ends once
+    everybody who was submitted is gone."""
+
+    num_pages: int = 16
+    num_slots: int = 4
+    transfer_steps: int = 0
+    preempt_every: int = 0
+    vocabulary: Vocabulary = LETTERS
+    before_step: Callable[[StepPlan], Exception | None] = lambda plan: None
+    now: float = 0.0
+    plans: list[StepPlan] = field(default_factory=list[StepPlan])
+    num_live: int = 0
+
+    def __post_init__(self) -> None:
+        config = SchedulerConfig(
+            num_slots=self.num_slots, n_ctx=self.n_ctx, preempt_every=self.preempt_every
+        )
+        self.faults = Faults(execute=self._execute)
+        self.engine = FakeEngine(
+            self.num_pages, transfer_steps=self.transfer_steps, faults=self.faults
+        )
+        self.scheduler = Scheduler(config, self.num_pages, b"test")
+        self.inbox = Inbox()
+        self.loop = EngineLoop(
+            self.scheduler,
+            self.engine,
+            self.inbox,
+            self.vocabulary,
+            on_end=self._one_ended,
+            clock=lambda: self.now,
+            check_every_step=True,
+        )
+
+    @property
+    def n_ctx(self) -> int:
+        return self.num_pages * PAGE_CELLS
+
+    def submit(self, client: Client, seq_id: int = 1) -> SeqId:
+        self.num_live += 1
+        self.inbox.put(Submit(Stream.of(SeqId(seq_id), client.wanted, client)))
+        return SeqId(seq_id)
+
+    def cancel(self, seq_id: int) -> None:
+        self.inbox.put(Cancel(SeqId(seq_id)))
+
+    def snapshot(self) -> Future[Snapshot]:
+        answer: Future[Snapshot] = Future()
+        self.inbox.put(TakeSnapshot(answer))
+        return answer
+
+    def run(self, *clients: Client) -> None:
+        for seq_id, client in enumerate(clients, start=1):
+            self.submit(client, seq_id)
+        self.loop.run()
+
+    def _execute(self, plan: StepPlan) -> Exception | None:
+        self.plans.append(plan)
+        self.now += 1.0
+        return self.before_step(plan)
+
+    def _one_ended(self) -> None:
+        self.num_live -= 1
+        if self.num_live == 0 and not self.loop.is_over:
+            self.inbox.put(Stop("nobody is left"))

@@ -1,0 +1,115 @@
+"""Whatever is asked of the loop and whatever breaks, every client gets a complete, true story."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.runtime.clients import Bench, Client, generation, letters, solo_tokens
+
+from kvalet.core.plan import Grant, StepPlan, Transfer
+from kvalet.errors import EngineError
+from kvalet.runtime.messages import Failed, Finished, Generation, Preempted, Resumed
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A chat that comes at a step and perhaps gives up at a later one."""
+
+    wanted: Generation
+    arrives: int
+    gives_up: int | None
+
+
+visits = st.builds(
+    Visit,
+    wanted=st.builds(
+        generation,
+        salt=st.integers(1, 9),
+        num_prompt=st.integers(1, 150),
+        max_new_tokens=st.integers(1, 60),
+        stop=st.tuples(st.text("abc", min_size=1, max_size=3)),
+    ),
+    arrives=st.integers(1, 40),
+    gives_up=st.none() | st.integers(1, 100),
+)
+benches = st.builds(
+    Bench,
+    num_pages=st.just(6),
+    num_slots=st.integers(1, 4),
+    transfer_steps=st.integers(0, 3),
+    preempt_every=st.sampled_from([0, 7]),
+)
+
+
+@dataclass
+class Trouble:
+    """Visitors come and go, and things break, as the steps go by."""
+
+    bench: Bench
+    visits: list[Visit]
+    failing: set[int]  # steps, transfers and positions of sequence 1
+    clients: dict[int, Client] = field(default_factory=dict[int, Client])
+    cancelled: set[int] = field(default_factory=set[int])
+
+    def run(self) -> None:
+        self.bench.faults.compute = self.fail_row
+        self.bench.faults.transfer = self.fail_copy
+        self.bench.before_step = self.happen
+        self.arrive(0)
+        self.bench.loop.run()
+
+    def arrive(self, index: int) -> None:
+        client = self.clients[index] = Client(self.visits[index].wanted)
+        self.bench.submit(client, index + 1)
+
+    def happen(self, plan: StepPlan) -> Exception | None:
+        for index, visit in enumerate(self.visits):
+            if visit.arrives == plan.step and index not in self.clients:
+                self.arrive(index)
+            if visit.gives_up == plan.step and index in self.clients:
+                self.cancelled.add(index)
+                self.bench.cancel(index + 1)
+        is_lost = plan.step in self.failing and not plan.is_empty
+        return EngineError("step lost") if is_lost else None
+
+    def fail_row(self, grant: Grant) -> str | None:
+        return "row lost" if grant.seq_id == 1 and grant.start in self.failing else None
+
+    def fail_copy(self, copy: Transfer) -> str | None:
+        return "copy lost" if copy.transfer_id in self.failing else None
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    bench=benches,
+    crowd=st.lists(visits, min_size=1, max_size=5),
+    failing=st.sets(st.integers(1, 150), max_size=2),
+)
+def test_every_story_is_complete_and_true(
+    bench: Bench, crowd: list[Visit], failing: set[int]
+) -> None:
+    trouble = Trouble(bench, crowd, failing)
+    trouble.run()
+    assert bench.loop.failure is None
+    assert bench.scheduler.pool.num_referenced == bench.scheduler.store.num_held == 0
+    for index, client in trouble.clients.items():
+        assert client.ended.is_set() or index in trouble.cancelled
+        check_order(client)
+        check_text(client, bench.n_ctx)
+
+
+def check_order(client: Client) -> None:
+    """Notices alternate; while parked, nothing but a failure comes."""
+    is_parked = False
+    for event in client.events:
+        assert isinstance(event, Resumed | Failed) or not is_parked
+        assert isinstance(event, Resumed) <= is_parked
+        is_parked = isinstance(event, Preempted)
+
+
+def check_text(client: Client, n_ctx: int) -> None:
+    whole = letters(solo_tokens(client.wanted, n_ctx)).split(client.wanted.stop[0])[0]
+    if client.events and isinstance(client.events[-1], Finished):
+        assert client.text == whole
+    else:
+        assert whole.startswith(client.text)

@@ -5,7 +5,6 @@ its reader's business. A file that opens is whole: every tensor lies inside it.
 """
 
 import ctypes
-import hashlib
 import mmap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import ggml
 import numpy as np
 
 from kvalet.errors import ModelFileError
+from kvalet.model import checksum
 from kvalet.model.header import Key, walk
 
 NumberArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -116,9 +116,8 @@ class GGUFFile:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the whole file, in hex; reads it once (about 0.5 s a GB), without the map."""
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        """Of the whole file, in hex. Reads it all, not through the map, unless it was pulled."""
+        return checksum.recall(self.path) or checksum.compute(self.path)
 
     def integer(self, key: str, default: int | None = None) -> int:
         """A whole number. Like its siblings, raises ModelFileError naming a key that is missing

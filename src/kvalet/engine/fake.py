@@ -7,7 +7,7 @@ wrong table, a broken copy or a skipped replay token changes the text. Faults ca
 
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kvalet.core.plan import (
@@ -18,6 +18,7 @@ from kvalet.core.plan import (
     HostId,
     PageId,
     Sampled,
+    SamplingParams,
     SeqId,
     StepOutcome,
     StepPlan,
@@ -28,6 +29,16 @@ from kvalet.engine.base import EngineInfo
 from kvalet.errors import EngineError
 
 UNUSED = -1  # a cell nobody has written: reading it is an error
+
+
+def next_token(cells: Sequence[int], params: SamplingParams, index: int, num_vocab: int) -> int:
+    """What this engine draws as generated token `index` after the tokens `cells`."""
+    key = (params.seed, params.prompt_index, params.choice, index)
+    if params.temperature == 0:
+        key = (0, 0, 0, 0)
+    packed = struct.pack(f"<4q{len(cells)}i", *key, *cells)
+    digest = hashlib.blake2b(packed, digest_size=8).digest()
+    return int.from_bytes(digest, "little") % num_vocab
 
 
 @dataclass(slots=True)
@@ -115,12 +126,7 @@ class FakeEngine:
         cells = self._read(grant.pages, grant.start + len(grant.tokens))
         if UNUSED in cells:
             raise EngineError(f"sequence {grant.seq_id} reads an unused cell")
-        key = (draw.params.seed, draw.params.prompt_index, draw.params.choice, draw.index)
-        if draw.params.temperature == 0:
-            key = (0, 0, 0, 0)
-        packed = struct.pack(f"<4q{len(cells)}i", *key, *cells)
-        digest = hashlib.blake2b(packed, digest_size=8).digest()
-        return Sampled(int.from_bytes(digest, "little") % self.num_vocab)
+        return Sampled(next_token(cells, draw.params, draw.index, self.num_vocab))
 
     def _read(self, pages: tuple[PageId, ...], num_cells: int) -> list[int]:
         return [cell for page in pages for cell in self._pages[page]][:num_cells]

@@ -1,0 +1,94 @@
+"""Builders for sequences, schedulers and runs, so that a test says only what it is about."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvalet.core.changes import Change, ChangeKind
+from kvalet.core.config import SchedulerConfig
+from kvalet.core.plan import PAGE_CELLS, SamplingParams, SeqId, StepOutcome, StepPlan
+from kvalet.core.scheduler import Scheduler
+from kvalet.core.sequence import Sequence
+from kvalet.engine.base import Engine
+from kvalet.engine.fake import FakeEngine, next_token
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def make_prompt(num_tokens: int, salt: int = 0) -> tuple[int, ...]:
+    """Differs from the prompt of any other salt from its first token on."""
+    return tuple((salt * 31 + i * 7 + i // 11) % 250 for i in range(num_tokens))
+
+
+def make_seq(
+    seq_id: int, num_prompt: int = 40, max_new_tokens: int | None = 50, **kw: Any
+) -> Sequence:
+    prompt = kw.pop("prompt", None) or make_prompt(num_prompt, seq_id)
+    sampling = kw.pop("sampling", GREEDY)
+    return Sequence(SeqId(seq_id), prompt, max_new_tokens, sampling, **kw)
+
+
+def make_scheduler(num_pages: int = 16, num_slots: int = 4, **kw: Any) -> Scheduler:
+    kw.setdefault("n_ctx", num_pages * PAGE_CELLS)
+    return Scheduler(SchedulerConfig(num_slots=num_slots, **kw), num_pages, root=b"test")
+
+
+@dataclass
+class Run:
+    """A scheduler on an engine, checked after every step."""
+
+    scheduler: Scheduler
+    engine: Engine
+    plans: list[StepPlan] = field(default_factory=list[StepPlan])
+    outcomes: list[StepOutcome] = field(default_factory=list[StepOutcome])
+    changes: list[Change] = field(default_factory=list[Change])
+    peak_pages: int = 0
+
+    def step(self) -> StepPlan:
+        plan = self.scheduler.plan(now=float(len(self.plans)))
+        self.scheduler.pool.check(self._holdings())
+        outcome = self.engine.execute(plan)
+        self.scheduler.commit(plan, outcome)
+        self.scheduler.check()
+        self.plans.append(plan)
+        self.outcomes.append(outcome)
+        self.changes += self.scheduler.take_changes()
+        self.peak_pages = max(self.peak_pages, self.scheduler.pool.num_referenced)
+        return plan
+
+    def until_idle(self, max_steps: int = 5000, each: Callable[[int], None] | None = None) -> "Run":
+        for count in range(max_steps):
+            if not self.scheduler.has_work:
+                return self
+            if each is not None:
+                each(count)
+            self.step()
+        raise AssertionError(f"not idle after {max_steps} steps")
+
+    def of(self, kind: ChangeKind) -> list[int]:
+        return [change.seq_id for change in self.changes if change.kind is kind]
+
+    @property
+    def num_finished(self) -> int:
+        return len(self.of(ChangeKind.FINISHED))
+
+    def _holdings(self) -> list[list[Any]]:
+        active = [seq.table for seq in self.scheduler.slots if seq is not None]
+        return [*active, *self.scheduler._parking.holdings()]
+
+
+def run(
+    seqs: Iterable[Sequence], scheduler: Scheduler | None = None, engine: Engine | None = None
+) -> Run:
+    scheduler = scheduler or make_scheduler()
+    for seq in seqs:
+        scheduler.add(seq)
+    return Run(scheduler, engine or FakeEngine(scheduler.pool.num_pages)).until_idle()
+
+
+def alone(seq: Sequence, n_ctx: int = 512, num_vocab: int = 256) -> list[int]:
+    """The tokens of `seq` by the fake engine's definition: no pool, no scheduler."""
+    tokens = list(seq.prompt)
+    for index in range(min(n_ctx - len(tokens), seq.max_new_tokens or n_ctx)):
+        tokens.append(next_token(tokens, seq.sampling, index, num_vocab))
+    return tokens

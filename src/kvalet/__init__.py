@@ -4,7 +4,7 @@ import os
 
 __version__ = "0.1.0"
 
-# How long a compute thread spins for the others before it sleeps. libgomp reads this once, when ggml
-# loads it. Its own default collapses as soon as another process wants a core: a step of 20 ms took
-# 4 s on two cores with four busy processes.
+# How long a compute thread spins for the others before it sleeps; libgomp reads this once, when
+# ggml loads it. Its own default collapses as soon as another process wants a core: a step of 20 ms
+# took 4 s on two cores with four busy processes.
 os.environ.setdefault("GOMP_SPINCOUNT", "100")

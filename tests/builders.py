@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
+
+from typing_extensions import Unpack
 
 from kvalet.core.changes import Change, ChangeKind
 from kvalet.core.config import SchedulerConfig
-from kvalet.core.plan import PAGE_CELLS, SamplingParams, SeqId, StepOutcome, StepPlan
+from kvalet.core.plan import PAGE_CELLS, PageId, SamplingParams, SeqId, StepOutcome, StepPlan
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence
 from kvalet.engine.base import Engine
@@ -20,17 +22,41 @@ def make_prompt(num_tokens: int, salt: int = 0) -> tuple[int, ...]:
     return tuple((salt * 31 + i * 7 + i // 11) % 250 for i in range(num_tokens))
 
 
+class SequenceOptions(TypedDict, total=False):
+    priority: int
+    cache_prompt: bool
+    id_slot: int | None
+
+
+class SchedulerOptions(TypedDict, total=False):
+    n_ctx: int
+    batch_size: int
+    max_queue: int
+    decode_chunk: int
+    victim_policy: str
+    host_budget_pages: int | None
+    preempt_every: int
+    planner: bool
+
+
 def make_seq(
-    seq_id: int, num_prompt: int = 40, max_new_tokens: int | None = 50, **kw: Any
+    seq_id: int,
+    num_prompt: int = 40,
+    max_new_tokens: int | None = 50,
+    *,
+    prompt: tuple[int, ...] | None = None,
+    sampling: SamplingParams = GREEDY,
+    **options: Unpack[SequenceOptions],
 ) -> Sequence:
-    prompt = kw.pop("prompt", None) or make_prompt(num_prompt, seq_id)
-    sampling = kw.pop("sampling", GREEDY)
-    return Sequence(SeqId(seq_id), prompt, max_new_tokens, sampling, **kw)
+    prompt = prompt or make_prompt(num_prompt, seq_id)
+    return Sequence(SeqId(seq_id), prompt, max_new_tokens, sampling, **options)
 
 
-def make_scheduler(num_pages: int = 16, num_slots: int = 4, **kw: Any) -> Scheduler:
-    kw.setdefault("n_ctx", num_pages * PAGE_CELLS)
-    return Scheduler(SchedulerConfig(num_slots=num_slots, **kw), num_pages, root=b"test")
+def make_scheduler(
+    num_pages: int = 16, num_slots: int = 4, **options: Unpack[SchedulerOptions]
+) -> Scheduler:
+    options.setdefault("n_ctx", num_pages * PAGE_CELLS)
+    return Scheduler(SchedulerConfig(num_slots=num_slots, **options), num_pages, root=b"test")
 
 
 @dataclass
@@ -72,7 +98,7 @@ class Run:
     def num_finished(self) -> int:
         return len(self.of(ChangeKind.FINISHED))
 
-    def _holdings(self) -> list[list[Any]]:
+    def _holdings(self) -> list[list[PageId]]:
         active = [seq.table for seq in self.scheduler.slots if seq is not None]
         return [*active, *self.scheduler._parking.holdings()]
 

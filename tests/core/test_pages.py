@@ -68,7 +68,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPool.settings = settings(stateful_step_count=40)
 
 
 def test_eviction_takes_the_end_of_the_least_recently_used_chain() -> None:

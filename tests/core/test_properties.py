@@ -69,7 +69,7 @@ def work(load: Load) -> int:
     return 200 + (tokens + prompts) * (4 + 2 * load.transfer_steps)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(loads())
 def test_everybody_ends_with_the_tokens_they_have_alone(load: Load) -> None:
     runner, seqs = simulate(load)

@@ -1,9 +1,18 @@
 """The scheduler on the fake engine: each test one behaviour of SPEC S and P."""
 
 import pytest
+from typing_extensions import override
 
 from kvalet.core.changes import ChangeKind
-from kvalet.core.plan import PAGE_CELLS, Direction, FinishReason, SamplingParams, SeqId
+from kvalet.core.plan import (
+    PAGE_CELLS,
+    Direction,
+    FinishReason,
+    Grant,
+    SamplingParams,
+    SeqId,
+    Transfer,
+)
 from kvalet.core.sequence import Status
 from kvalet.engine.fake import FakeEngine
 from kvalet.errors import ContextExceeded, Overloaded, RequestError
@@ -58,7 +67,8 @@ def test_forced_parks_replay_exactly_what_was_dropped_without_a_store() -> None:
 
 def test_a_broken_copy_would_change_the_text() -> None:
     class Flipping(FakeEngine):
-        def _copy(self, transfer):  # type: ignore[no-untyped-def]
+        @override
+        def _copy(self, transfer: Transfer) -> None:
             super()._copy(transfer)
             if transfer.direction is Direction.OUT:
                 self._host[transfer.moves[0][1]][0] ^= 1
@@ -275,7 +285,7 @@ def test_what_the_engine_did_not_run_is_parked_and_comes_back() -> None:
     engine = FakeEngine(16)
     refused: list[int] = []
 
-    def no_room(grant):  # type: ignore[no-untyped-def]
+    def no_room(grant: Grant) -> bool:
         if grant.start == 64 and grant.seq_id == 1 and len(refused) < 1:
             refused.append(grant.seq_id)
             return True

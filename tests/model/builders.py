@@ -1,6 +1,7 @@
 """Writes small GGUF files for tests, with the `gguf` package: any metadata and F32 tensors, and
 vocabularies of a few tokens that show one behaviour each."""
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -100,3 +101,15 @@ def _byte_letters() -> list[str]:
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return [chr(byte) for byte in shown] + [chr(0x100 + index) for index in range(len(hidden))]
+
+
+def write_wheel(folder: Path, package: str, files: Mapping[str, bytes]) -> None:
+    """Version 1.0 of a package that holds `files`, as pip takes it."""
+    info = f"{package}-1.0.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {package.replace('_', '-')}\nVersion: 1.0\n"
+    with zipfile.ZipFile(folder / f"{package}-1.0-py3-none-any.whl", "w") as wheel:
+        for name, content in files.items():
+            wheel.writestr(f"{package}/{name}", content)
+        wheel.writestr(f"{info}/METADATA", metadata)
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")

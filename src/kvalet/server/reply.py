@@ -60,8 +60,8 @@ class EventStream(Response):
                 return self._answer.delta(index, event)
             case Finished():
                 self._unfinished -= 1
-                end = b"" if self._unfinished else self._answer.end()
-                return self._answer.close(index, event) + end
+                closing = self._answer.close(index, event)
+                return closing if self._unfinished else closing + self._answer.end()
             case Preempted():
                 return self._comment("preempted", index)
             case Resumed():

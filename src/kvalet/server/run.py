@@ -28,8 +28,8 @@ from kvalet.server.ports import ServedModel
 
 logger = logging.getLogger(__name__)
 
-EXIT_WITHIN_S = 1.8  # from the signal to the end of the process, whatever hangs
-SLOW_CLIENTS_S = 0.8  # what clients get to read their last event
+EXIT_WITHIN_S = 1.5  # from the signal to the end of the process, whatever hangs
+SLOW_CLIENTS_S = 0.5  # what clients get to read their last event
 ENGINE_POLL_S = 0.1
 KEEP_ALIVE_S = 75
 EXIT_ENGINE_DIED = 1

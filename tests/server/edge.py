@@ -1,0 +1,130 @@
+"""The HTTP edge for tests: in process for bodies, on a real socket for connections."""
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
+
+import httpx
+import uvicorn
+
+from kvalet.server.app import create_app
+from kvalet.server.desk import Desk, ServerSettings
+from kvalet.server.listen import listen, url_of
+from tests.server.fakes import FakeService, Script, make_model
+
+TIMEOUT_S = 10.0
+
+
+class Edge:
+    """An app over a fake service; every call runs it in process."""
+
+    def __init__(
+        self,
+        service: FakeService | None = None,
+        settings: ServerSettings | None = None,
+        template: bool = True,
+        add_bos: bool = True,
+        props: Mapping[str, object] | None = None,
+    ) -> None:
+        self.service = service or FakeService()
+        self.desk = Desk(settings or ServerSettings())
+        self.desk.open(make_model(self.service, template, add_bos, props or {}))
+        self.app = create_app(self.desk)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        content: bytes | AsyncIterator[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        async def call() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+                return await client.request(method, path, content=content, headers=headers)
+
+        return asyncio.run(asyncio.wait_for(call(), TIMEOUT_S))
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        return self.request("GET", path, headers=headers)
+
+    def post(
+        self, path: str, body: object, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        return self.request("POST", path, json.dumps(body).encode(), headers)
+
+    def answer(self, path: str, body: object) -> Any:  # noqa: ANN401  # any JSON
+        response = self.post(path, body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def error(self, path: str, body: object, status: int = 400) -> dict[str, Any]:
+        response = self.post(path, body)
+        assert response.status_code == status, response.text
+        error: dict[str, Any] = response.json()["error"]
+        return error
+
+    def stream(self, path: str, body: Mapping[str, object]) -> list[Any]:
+        """The data of a stream's events, `[DONE]` and comments as text."""
+        response = self.post(path, {**body, "stream": True})
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/event-stream")
+        return parse_events(response.text)
+
+    def close(self) -> None:
+        self.service.close()
+        self.desk.shut()
+
+
+def parse_events(text: str) -> list[Any]:
+    assert text.endswith("\n\n")
+    return [_parse(event) for event in text[:-2].split("\n\n")]
+
+
+def _parse(event: str) -> Any:  # noqa: ANN401  # any JSON
+    if not event.startswith("data: "):
+        return event
+    data = event.removeprefix("data: ")
+    return data if data == "[DONE]" else json.loads(data)
+
+
+class LiveEdge(Edge):
+    """The same on a real socket, with its own thread for the event loop."""
+
+    url: str
+
+    def says(self, script: Script) -> None:
+        self.service.script = script
+        self.service.submitted.clear()
+        self.service.cancelled.clear()
+
+
+@contextlib.contextmanager
+def live_edge() -> Iterator[LiveEdge]:
+    edge = LiveEdge()
+    config = uvicorn.Config(
+        edge.app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False
+    )
+    server = uvicorn.Server(config)
+    with listen("127.0.0.1", 0) as sock:
+        edge.url = url_of(sock)
+        thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
+        thread.start()
+        try:
+            wait_until(lambda: server.started)
+            yield edge
+        finally:
+            server.should_exit = True
+            thread.join(TIMEOUT_S)
+            edge.close()
+
+
+def wait_until(is_so: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.005)

@@ -1,0 +1,261 @@
+"""A model without a model: byte tokens, a one-line template, a service that plays a script.
+
+The service's thread gives every live sequence one batch of events a step, as the engine thread
+does. What a sequence says is a generator the test chooses.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from kvalet.core.plan import FinishReason, SamplingParams, SeqId
+from kvalet.errors import ContextExceeded, EngineFatal, KvaletError, Overloaded, RequestError
+from kvalet.runtime.messages import (
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Generation,
+    Sink,
+    SlotView,
+    Snapshot,
+    Timings,
+    TokenInfo,
+)
+from kvalet.server.ports import ServedModel, Service
+
+BOS, EOS = 256, 257
+SPECIAL = {BOS: b"<s>", EOS: b"</s>"}
+
+Script = Callable[[Generation], Iterator[Sequence[Event]]]
+
+
+class ByteTokenizer:
+    """A token is a byte; two control tokens besides."""
+
+    num_vocab = 258
+    bos_id: int | None = BOS
+    eos_id: int | None = EOS
+
+    def __init__(self, add_bos: bool = True) -> None:
+        self.add_bos = add_bos
+
+    def encode(self, text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
+        ids: list[int] = []
+        rest = text.encode()
+        while rest:
+            special = next((i for i, name in SPECIAL.items() if rest.startswith(name)), None)
+            if special is not None and parse_special:
+                ids.append(special)
+                rest = rest[len(SPECIAL[special]) :]
+            else:
+                ids.append(rest[0])
+                rest = rest[1:]
+        return [BOS, *ids] if add_bos and self.add_bos and ids[:1] != [BOS] else ids
+
+    def decode(self, ids: Iterable[int], special: bool = False) -> str:
+        return b"".join(self.token_bytes(i, special) for i in ids).decode("utf-8", "replace")
+
+    def token_bytes(self, token: int, special: bool = False) -> bytes:
+        if token in SPECIAL:
+            return SPECIAL[token] if special else b""
+        return bytes([token])
+
+
+class LineTemplate:
+    """`<s>[user]hello[assistant]`; refuses a conversation that ends with a system message."""
+
+    source = "{{ a line per message }}"
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool = True,
+        **kwargs: object,
+    ) -> str:
+        if messages[-1]["role"] == "system":
+            raise RequestError("the template refuses it", "messages")
+        lines = "".join(f"[{message['role']}]{message['content']}" for message in messages)
+        options = "".join(f"{{{name}={value}}}" for name, value in kwargs.items())
+        return "<s>" + lines + options + ("[assistant]" if add_generation_prompt else "")
+
+
+def finished(
+    generation: Generation,
+    num_tokens: int,
+    reason: FinishReason = FinishReason.LENGTH,
+    word: str = "",
+) -> Finished:
+    return Finished(
+        reason=reason,
+        stopping_word=word,
+        num_prompt_tokens=len(generation.prompt),
+        num_tokens=num_tokens,
+        truncated=reason is FinishReason.CONTEXT,
+        slot=0,
+        timings=Timings(len(generation.prompt) - 1, 1, 20.0, num_tokens, 50.0, 2, 0, 7.0),
+    )
+
+
+def info_of(token: int, generation: Generation) -> TokenInfo:
+    top = tuple((token + i, -0.5 - i) for i in range(generation.sampling.num_probs))
+    return TokenInfo(token, -0.5, top)
+
+
+def says(text: str, reason: FinishReason = FinishReason.EOS, word: str = "") -> Script:
+    """One character a step, as many as are asked for."""
+
+    def script(generation: Generation) -> Iterator[Sequence[Event]]:
+        limit = generation.max_new_tokens
+        said = text if limit is None else text[:limit]
+        reports = generation.sampling.logprobs or generation.sampling.num_probs > 0
+        for char in said:
+            tokens = tuple(info_of(byte, generation) for byte in char.encode())
+            yield [Delta(char, tokens if reports else ())]
+        ended = FinishReason.LENGTH if len(said) == limit else reason
+        yield [finished(generation, len(said), ended, word)]
+
+    return script
+
+
+def endless(generation: Generation) -> Iterator[Sequence[Event]]:
+    for _ in itertools.count():
+        yield [Delta("on ", ())]
+
+
+def silent(generation: Generation) -> Iterator[Sequence[Event]]:
+    for _ in itertools.count():
+        yield []
+
+
+def plays(*batches: Sequence[Event]) -> Script:
+    return lambda generation: iter(batches)
+
+
+def by_prompt(**scripts: Script) -> Script:
+    """Another script for each prompt."""
+    return lambda generation: scripts[bytes(generation.prompt[1:]).decode()](generation)
+
+
+@dataclass
+class FakeService:
+    n_ctx: int = 128
+    num_slots: int = 2
+    max_live: int = 100
+    step_s: float = 0.0005
+    script: Script = field(default_factory=lambda: says("hello"))
+    submitted: list[Generation] = field(default_factory=list[Generation])
+    cancelled: list[SeqId] = field(default_factory=list[SeqId])
+    alive: bool = True
+    failure: str | None = None
+    close_result: bool = True
+
+    def __post_init__(self) -> None:
+        self._live: dict[SeqId, tuple[Iterator[Sequence[Event]], Sink]] = {}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def submit(self, generation: Generation, sink: Sink) -> SeqId:
+        if generation.id_slot is not None and generation.id_slot >= self.num_slots:
+            raise RequestError(f"there is no slot {generation.id_slot} (id_slot)", "id_slot")
+        if len(generation.prompt) >= self.n_ctx:
+            raise ContextExceeded(len(generation.prompt), self.n_ctx)
+        with self._lock:
+            if len(self._live) >= self.max_live:
+                raise Overloaded("the queue is full", retry_after_s=3)
+            seq_id = SeqId(len(self.submitted))
+            self.submitted.append(generation)
+            self._live[seq_id] = (self.script(generation), sink)
+        return seq_id
+
+    def cancel(self, seq_id: SeqId) -> None:
+        with self._lock:
+            if self._live.pop(seq_id, None):
+                self.cancelled.append(seq_id)
+
+    def snapshot(self) -> Future[Snapshot]:
+        answer: Future[Snapshot] = Future()
+        answer.set_result(make_snapshot(len(self._live)))
+        return answer
+
+    def die(self, reason: str) -> None:
+        self.alive, self.failure = False, reason
+        with self._lock:
+            live, self._live = self._live, {}
+        for _, sink in live.values():
+            sink([Failed(EngineFatal(reason))])
+
+    def close(self) -> bool:
+        self._over.set()
+        self._thread.join(5)
+        return self.close_result
+
+    @property
+    def num_live(self) -> int:
+        return len(self._live)
+
+    def _run(self) -> None:
+        while not self._over.wait(self.step_s):
+            with self._lock:
+                live = list(self._live.items())
+            for seq_id, (events, sink) in live:
+                self._step(seq_id, events, sink)
+
+    def _step(self, seq_id: SeqId, events: Iterator[Sequence[Event]], sink: Sink) -> None:
+        try:
+            batch = next(events, None)
+        except KvaletError as error:
+            batch = [Failed(error)]
+        if batch is None or any(isinstance(event, Finished | Failed) for event in batch):
+            with self._lock:
+                self._live.pop(seq_id, None)
+        if batch:
+            sink(batch)
+
+
+def make_snapshot(num_live: int) -> Snapshot:
+    busy = SlotView(
+        slot=0,
+        state="decode",
+        request_id="cmpl-1",
+        is_processing=True,
+        is_preempted=False,
+        num_prompt_tokens=10,
+        num_computed=14,
+        num_generated=5,
+        max_new_tokens=20,
+        num_pages=1,
+        n_preempt=3,
+        n_recompute=0,
+        parked_ms=12.5,
+        sampling=SamplingParams(seed=7),
+    )
+    idle = SlotView(1, "idle", None, False, False, 0, 0, 0, None, 0, 0, 0, 0.0, None)
+    counters = {
+        "prompt_tokens_total": 100.0,
+        "prompt_seconds_total": 2.0,
+        "n_preempt_total": 3.0,
+        "n_decode_total": 10.0,
+        "n_busy_slots_total": 15.0,
+    }
+    gauges = {"requests_processing": float(num_live), "kv_cells_total": 128.0, "novel": 1.0}
+    return Snapshot((busy, idle), queued=0, gauges=gauges, counters=counters)
+
+
+def make_model(
+    service: Service, template: bool, add_bos: bool, props: Mapping[str, object]
+) -> ServedModel:
+    return ServedModel(
+        name="tiny",
+        path="/models/tiny.gguf",
+        service=service,
+        tokenizer=ByteTokenizer(add_bos),
+        template=LineTemplate() if template else None,
+        n_ctx_train=256,
+        props=props,
+    )

@@ -1,0 +1,146 @@
+"""Health, props, slots, metrics, models; keys and CORS."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvalet.errors import Overloaded
+from kvalet.server.app import create_app
+from kvalet.server.desk import Desk, ServerSettings
+from tests.server.edge import Edge
+from tests.server.fakes import FakeService
+
+LOCKED = ServerSettings(api_keys=("one", "two"))
+
+
+def test_health_says_what_is_wrong(edge: Edge) -> None:
+    assert edge.get("/health").json() == {"status": "ok"}
+    assert edge.get("/v1/health").status_code == 200
+    edge.service.alive, edge.service.failure = False, "it broke"
+    response = edge.get("/health")
+    assert response.status_code == 503
+    assert "it broke" in response.json()["error"]["message"]
+
+
+def test_everything_waits_for_the_model(edge: Edge) -> None:
+    edge.desk = Desk(ServerSettings())
+    edge.app = create_app(edge.desk)
+    for response in (
+        edge.get("/health"),
+        edge.get("/props"),
+        edge.get("/v1/models"),
+        edge.post("/v1/completions", {"prompt": "x"}),
+        edge.post("/tokenize", {"content": "x"}),
+    ):
+        assert response.status_code == 503
+        assert response.json()["error"] == {
+            "code": 503,
+            "message": "Loading model",
+            "type": "unavailable_error",
+            "param": None,
+        }
+    edge.desk.shut()
+
+
+def test_nothing_is_begun_while_closing(edge: Edge) -> None:
+    edge.desk.close(Overloaded("the server is shutting down"))
+    assert edge.get("/health").status_code == 503
+    assert edge.error("/v1/completions", {"prompt": "x"}, 503)["message"].endswith("shutting down")
+
+
+def test_props() -> None:
+    props = {"exactness": {"attention": "exact"}}
+    edge = Edge(settings=ServerSettings(max_new_tokens=50), props=props)
+    body = edge.get("/props").json()
+    assert body["total_slots"] == 2
+    assert body["model_path"] == "/models/tiny.gguf"
+    assert body["default_generation_settings"]["n_ctx"] == 128
+    params = body["default_generation_settings"]["params"]
+    assert (params["temperature"], params["top_k"], params["n_predict"]) == (0.8, 40, 50)
+    assert (body["bos_token"], body["eos_token"]) == ("<s>", "</s>")
+    assert body["chat_template"]
+    assert body["exactness"] == {"attention": "exact"}
+    edge.close()
+
+
+def test_the_servers_limit_is_for_requests_that_have_none() -> None:
+    edge = Edge(settings=ServerSettings(max_new_tokens=2))
+    assert edge.answer("/completion", {"prompt": "x"})["content"] == "he"
+    assert edge.answer("/completion", {"prompt": "x", "n_predict": 3})["content"] == "hel"
+    assert edge.answer("/completion", {"prompt": "x", "n_predict": -1})["content"] == "hello"
+    edge.close()
+
+
+def test_models(edge: Edge) -> None:
+    for path in ("/v1/models", "/models"):
+        (model,) = edge.get(path).json()["data"]
+        assert (model["id"], model["object"]) == ("tiny", "model")
+        assert model["meta"]["n_ctx_train"] == 256
+
+
+def test_slots(edge: Edge) -> None:
+    busy, idle = edge.get("/slots").json()
+    assert (busy["id"], busy["is_processing"], busy["state"]) == (0, True, "decode")
+    assert busy["n_cells"] == 32
+    assert busy["next_token"] == [{"has_next_token": True, "n_remain": 15, "n_decoded": 5}]
+    assert (busy["params"]["seed"], busy["n_preempt"], busy["parked_ms"]) == (7, 3, 12.5)
+    assert (idle["id"], idle["is_processing"]) == (1, False)
+    assert "params" not in idle
+    assert edge.get("/slots?fail_on_no_slot=1").status_code == 200
+
+
+def test_metrics_have_llamacpps_names_and_types(edge: Edge) -> None:
+    response = edge.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    families = {f.name: f for f in text_string_to_metric_families(response.text)}
+    values = {s.name: s.value for f in families.values() for s in f.samples}
+    assert values["llamacpp:prompt_tokens_total"] == 100
+    assert values["llamacpp:prompt_tokens_seconds"] == 50
+    assert values["llamacpp:predicted_tokens_seconds"] == 0
+    assert values["llamacpp:n_busy_slots_per_decode"] == 1.5
+    assert values["llamacpp:n_preempt_total"] == 3
+    assert values["llamacpp:novel"] == 1
+    assert families["llamacpp:prompt_tokens"].type == "counter"
+    assert families["llamacpp:requests_processing"].type == "gauge"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "Bearer one"}, 200),
+        ({"Authorization": "Bearer two"}, 200),
+        ({"X-Api-Key": "one"}, 200),
+        ({"X-Api-Key": ""}, 401),
+    ],
+)
+def test_keys(headers: dict[str, str], status: int) -> None:
+    edge = Edge(settings=LOCKED)
+    response = edge.post("/v1/completions", {"prompt": "x"}, headers)
+    assert response.status_code == status
+    if status == 401:
+        assert response.json()["error"]["type"] == "authentication_error"
+        assert edge.service.submitted == []
+    edge.close()
+
+
+def test_public_endpoints_need_no_key() -> None:
+    edge = Edge(FakeService(), LOCKED)
+    for path in ("/health", "/v1/health", "/models", "/v1/models"):
+        assert edge.get(path).status_code == 200
+    for path in ("/props", "/slots", "/metrics", "/nothing"):
+        assert edge.get(path).status_code == 401
+    edge.close()
+
+
+def test_any_page_may_ask() -> None:
+    edge = Edge(settings=LOCKED)
+    origin = {"Origin": "http://page.example"}
+    asking = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-any"}
+    preflight = edge.request("OPTIONS", "/v1/completions", headers={**origin, **asking})
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == "http://page.example"
+    refused = edge.post("/v1/completions", {"prompt": "x"}, headers=origin)
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == "http://page.example"
+    edge.close()

@@ -1,0 +1,158 @@
+"""A server's life, in a process of its own: signals, death, what hangs, what cannot start."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from kvalet.errors import ConfigError, ModelFileError
+from kvalet.server.desk import ServerSettings
+from kvalet.server.listen import listen
+from kvalet.server.ports import ServedModel
+from kvalet.server.run import run
+
+STREAM = {"prompt": "x", "stream": True}
+LIMIT_S = 2.0
+
+
+@contextmanager
+def server(how: str, port: int = 0) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.server.main", how, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def free_port() -> int:
+    with listen("127.0.0.1", 0) as sock:
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@contextmanager
+def open_stream(url: str) -> Iterator[Iterator[str]]:
+    with httpx.stream("POST", f"{url}/v1/completions", json=STREAM, timeout=5) as response:
+        lines = response.iter_lines()
+        next(lines)
+        yield lines
+
+
+def stop(process: subprocess.Popen[str], number: signal.Signals, times: int = 1) -> float:
+    """Send it; returns how long the process then took to end."""
+    start = time.monotonic()
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(0.05)
+    process.wait(5)
+    return time.monotonic() - start
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything_with_a_message(number: signal.Signals) -> None:
+    with server("well") as process, ThreadPoolExecutor(1) as pool:
+        url = url_of(process)
+        with open_stream(url) as lines:
+            whole = pool.submit(
+                httpx.post, f"{url}/v1/completions", json={"prompt": "x"}, timeout=5
+            )
+            time.sleep(0.2)
+            took = stop(process, number)
+            last = [line for line in lines if line][-1]
+        message = "the server is shutting down"
+        assert json.loads(last.removeprefix("data: "))["error"]["message"] == message
+        assert whole.result().status_code == 503
+        assert whole.result().json()["error"]["message"] == message
+    assert process.returncode == 0
+    assert took < LIMIT_S
+
+
+def test_neither_slow_clients_nor_more_signals_hold_it_up() -> None:
+    with server("flood") as process:
+        host, port = url_of(process).removeprefix("http://").split(":")
+        body = json.dumps(STREAM).encode()
+        with socket.create_connection((host, int(port))) as sock:
+            head = (
+                f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            )
+            sock.sendall(head.encode() + body)
+            time.sleep(0.5)
+            took = stop(process, signal.SIGTERM, times=4)
+    assert process.returncode == 0
+    assert took < LIMIT_S
+
+
+def test_an_engine_that_hangs_is_left_behind() -> None:
+    with server("hanging") as process:
+        url_of(process)
+        took = stop(process, signal.SIGINT, times=4)
+    assert process.returncode == 0
+    assert took < LIMIT_S
+
+
+def test_while_loading_it_answers_503_and_can_be_stopped() -> None:
+    port = free_port()
+    with server("loading", port) as process:
+        response = first_answer(f"http://127.0.0.1:{port}/health")
+        assert response.status_code == 503
+        assert response.json()["error"]["message"] == "Loading model"
+        took = stop(process, signal.SIGTERM)
+    assert process.returncode == 0
+    assert took < LIMIT_S
+
+
+def test_a_dead_engine_ends_streams_and_process() -> None:
+    with server("dying") as process:
+        url = url_of(process)
+        response = httpx.post(f"{url}/v1/completions", json=STREAM, timeout=5)
+        assert "the device is gone" in response.text
+        process.wait(5)
+    assert process.returncode == 1
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_start() -> None:
+    def load() -> ServedModel:
+        raise ModelFileError("it is no model")
+
+    with pytest.raises(ModelFileError, match="it is no model"):
+        run(ServerSettings(port=0), load, lambda url: None)
+
+
+def test_a_taken_port_is_a_config_error_and_loads_nothing() -> None:
+    def load() -> ServedModel:
+        raise AssertionError("loaded")
+
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1 port {port}: "):
+            run(ServerSettings(port=port), load, lambda url: None)
+
+
+@pytest.mark.parametrize("host", ["203.0.113.1", "no.such.host.invalid"])
+def test_an_address_that_is_not_ours(host: str) -> None:
+    with pytest.raises(ConfigError, match=host):
+        listen(host, 0)
+
+
+def first_answer(url: str) -> httpx.Response:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            return httpx.get(url, timeout=5)
+        except httpx.ConnectError:
+            time.sleep(0.05)
+    raise AssertionError("nobody answers")

@@ -8,11 +8,19 @@ from typing_extensions import Unpack
 
 from kvalet.core.changes import Change, ChangeKind
 from kvalet.core.config import SchedulerConfig
-from kvalet.core.plan import PAGE_CELLS, PageId, SamplingParams, SeqId, StepOutcome, StepPlan
+from kvalet.core.plan import (
+    PAGE_CELLS,
+    PageId,
+    SamplingParams,
+    SeqId,
+    StepOutcome,
+    StepPlan,
+    pages_for,
+)
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence
 from kvalet.engine.base import Engine
-from kvalet.engine.fake import FakeEngine, next_token
+from kvalet.engine.fake import SHIFT_MARK, FakeEngine, next_token
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -26,6 +34,8 @@ class SequenceOptions(TypedDict, total=False):
     priority: int
     cache_prompt: bool
     id_slot: int | None
+    num_keep: int
+    num_discard: int
 
 
 class SchedulerOptions(TypedDict, total=False):
@@ -33,10 +43,15 @@ class SchedulerOptions(TypedDict, total=False):
     batch_size: int
     max_queue: int
     decode_chunk: int
-    victim_policy: str
+    victim_policy: str | None
     host_budget_pages: int | None
     preempt_every: int
     planner: bool
+    preempt: bool
+    trigger: str
+    entry_order: str
+    rotate_s: float
+    context_shift: bool
 
 
 def make_seq(
@@ -110,6 +125,24 @@ def run(
     for seq in seqs:
         scheduler.add(seq)
     return Run(scheduler, engine or FakeEngine(scheduler.pool.num_pages)).until_idle()
+
+
+def alone_endless(seq: Sequence, n_ctx: int, num_vocab: int = 256) -> list[int]:
+    """All generated tokens of `seq` with context shifts, by definition: keep whole pages, drop half
+    of the other pages that are in use, mark what moved."""
+    assert seq.max_new_tokens is not None
+    cells, generated = list(seq.prompt), []
+    for index in range(seq.max_new_tokens):
+        if len(cells) >= n_ctx:
+            num_pages = pages_for(len(cells) - 1)
+            keep = min(pages_for(seq.num_keep), num_pages - 2)
+            drop = max(1, (num_pages - keep) // 2)
+            first, last = keep * PAGE_CELLS, (keep + drop) * PAGE_CELLS
+            moved = [cell + drop * PAGE_CELLS * SHIFT_MARK for cell in cells[last:-1]]
+            cells = [*cells[:first], *moved, cells[-1]]
+        cells.append(next_token(cells, seq.sampling, index, num_vocab))
+        generated.append(cells[-1])
+    return generated
 
 
 def alone(seq: Sequence, n_ctx: int = 512, num_vocab: int = 256) -> list[int]:

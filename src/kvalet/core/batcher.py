@@ -34,11 +34,14 @@ class Batcher:
         chunk = max(1, total // max(1, num_filling))
         return Pace(chunk, self._config.lookahead_steps, self._config.n_ctx)
 
-    def grants(self, active: list[Sequence]) -> list[Grant]:
-        decoders = [self._grant(seq, 1) for seq in active if seq.status is Status.DECODE]
-        return [grant for grant in (*decoders, *self._fill(active)) if grant is not None]
+    def grants(self, active: list[Sequence]) -> Iterator[tuple[Sequence, Grant | None]]:
+        """Who takes part and with what; None for one that no page can be had for."""
+        for seq in active:
+            if seq.status is Status.DECODE:
+                yield seq, self._grant(seq, 1)
+        yield from self._fill(active)
 
-    def _fill(self, active: list[Sequence]) -> Iterator[Grant | None]:
+    def _fill(self, active: list[Sequence]) -> Iterator[tuple[Sequence, Grant | None]]:
         """Prefill and replay. A page that one sequence fills in this step is not filled by
         another as well: that one waits a step and takes it by name."""
         chunk = self.pace(active).chunk
@@ -52,7 +55,7 @@ class Batcher:
             grant = self._grant(seq, _up_to_a_boundary(seq, chunk))
             if grant is not None:
                 being_filled.update(dict.fromkeys(self._filled_names(seq, grant)))
-            yield grant
+            yield seq, grant
 
     def _grant(self, seq: Sequence, num_tokens: int) -> Grant | None:
         start, end = seq.num_computed, seq.num_computed + num_tokens

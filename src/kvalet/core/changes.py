@@ -4,13 +4,26 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kvalet.core.plan import FinishReason, SeqId
+from kvalet.core.sequence import ParkMode
 
 
 class ChangeKind(Enum):
+    WAITING = "waiting"  # stands in the line before its first token; not a park
     PREEMPTED = "preempted"
     RESUMED = "resumed"
+    ROTATION_REFUSED = "rotation refused"  # the host budget does not hold two states
     FINISHED = "finished"
     FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A park, for the log."""
+
+    mode: ParkMode
+    why: str
+    num_cells: int
+    num_pages: int  # that have to be copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +34,7 @@ class Change:
     kind: ChangeKind
     reason: FinishReason | None = None
     message: str = ""
+    parked: Parked | None = None
 
 
 @dataclass(slots=True)

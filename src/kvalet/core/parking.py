@@ -38,7 +38,7 @@ class Parking:
         self._root = root
         self._left: dict[SeqId, list[HostPage]] = {}  # what each parked sequence left in the store
         self._in_flight: dict[TransferId, _InFlight] = {}
-        self._num_failed_restores: Counter[SeqId] = Counter()
+        self._num_failed: Counter[SeqId] = Counter()
         self._next_id = 0
 
     @property
@@ -73,6 +73,14 @@ class Parking:
         self._left[seq.seq_id] = []
         seq.move(Move.DROP)
         self._pool.release_all(seq.table)
+
+    def can_restore(self, seq: Sequence) -> bool:
+        """Whether `seq` can go on: all of its state is to be had, or can be computed again."""
+        return seq.can_replay or self.entry(seq).num_to_compute <= seq.num_pending
+
+    def has_failed(self, seq: Sequence) -> bool:
+        """Whether a copy of its state failed since it was parked."""
+        return self._num_failed[seq.seq_id] > 0
 
     def entry(self, seq: Sequence) -> Entry:
         places = self._locate(seq)
@@ -125,7 +133,7 @@ class Parking:
         """Whatever its state: gives back its pages and pins. Copies in flight keep their own."""
         self._pool.release_all(seq.table)
         self._unpin_left(seq)
-        self._num_failed_restores.pop(seq.seq_id, None)
+        self._num_failed.pop(seq.seq_id, None)
 
     def land(self, transfer_id: TransferId) -> Sequence:
         """A copy is complete. Returns its sequence, which may have ended meanwhile."""
@@ -151,6 +159,7 @@ class Parking:
                 self._store.lose(host)
         if seq.status is Status.PREEMPTING:
             self._leave(seq)
+            self._num_failed[seq.seq_id] += 1
         elif seq.status is Status.RESTORING:
             self._pool.release_all(seq.table)
             seq.num_computed = flight.num_computed_before
@@ -205,8 +214,9 @@ class Parking:
         return _max_named(seq) * PAGE_CELLS
 
     def name(self, seq: Sequence, index: int) -> PageName | None:
-        """Name of its full page `index`; None for a sequence that neither takes nor leaves any."""
-        return seq.name_of(index, self._root) if seq.cache_prompt else None
+        """Name of its full page `index`; None where it neither takes nor leaves names."""
+        is_beyond = seq.name_limit is not None and index >= seq.name_limit
+        return seq.name_of(index, self._root) if seq.cache_prompt and not is_beyond else None
 
     def _find(self, seq: Sequence, index: int) -> PageId | None:
         name = self.name(seq, index)
@@ -259,7 +269,7 @@ class Parking:
 
     def _reenter(self, seq: Sequence) -> None:
         self._unpin_left(seq)
-        self._num_failed_restores.pop(seq.seq_id, None)
+        self._num_failed.pop(seq.seq_id, None)
         if seq.num_computed < seq.replay_until:
             seq.move(Move.TO_REPLAY)
         else:
@@ -270,8 +280,8 @@ class Parking:
             self._store.unpin(host)
 
     def _count_failed_restore(self, seq: Sequence) -> None:
-        self._num_failed_restores[seq.seq_id] += 1
-        if self._num_failed_restores[seq.seq_id] >= RESTORE_TRIES:
+        self._num_failed[seq.seq_id] += 1
+        if self._num_failed[seq.seq_id] >= RESTORE_TRIES and seq.can_replay:
             self._unpin_left(seq)
             self._left[seq.seq_id] = []
 

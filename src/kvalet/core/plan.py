@@ -5,7 +5,8 @@ A plan is data: `scheduler.plan(now) -> StepPlan`, `engine.execute(plan) -> Step
 bytes of its pages, so whatever it needs to know is here.
 
 A step happens in this order: freed pages are forgotten, pages are copied before they are written,
-token rows are computed and their last rows drawn, transfers to and from the host are started.
+shifted keys are rotated, token rows are computed and their last rows drawn, transfers to and from
+the host are started.
 """
 
 from collections.abc import Mapping
@@ -76,6 +77,14 @@ class PageCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class PageShift:
+    """Context shift: the keys in `pages`, all layers, are rotated by `distance` positions."""
+
+    pages: tuple[PageId, ...]
+    distance: int  # negative: towards the start
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """Token rows of one sequence: `tokens` at positions `start`, `start + 1`, ..."""
 
@@ -106,6 +115,7 @@ class StepPlan:
     step: int
     freed: tuple[PageId, ...] = ()  # pages whose content nobody needs any more
     page_copies: tuple[PageCopy, ...] = ()
+    page_shifts: tuple[PageShift, ...] = ()
     grants: tuple[Grant, ...] = ()
     transfers: tuple[Transfer, ...] = ()
 
@@ -115,7 +125,7 @@ class StepPlan:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.page_copies or self.grants or self.transfers)
+        return not (self.page_copies or self.page_shifts or self.grants or self.transfers)
 
 
 class FinishReason(Enum):

@@ -1,15 +1,15 @@
-"""Who is parked, and how: plain functions. A new victim policy is one function in VICTIM_POLICIES.
+"""Who is parked and who comes back first: plain functions.
 
-A policy is an order: the candidate with the smallest key is parked first. Which sequences are
-candidates at all (never the leader, only those whose parking gains a page) is decided here too,
-once, for every policy (SPEC P2).
+A policy is an order: the candidate with the smallest key is parked first; a new one is one function
+in VICTIM_POLICIES. Which sequences are candidates at all (never the leader, only those whose
+parking gains a page) is decided here too, once, for every policy (SPEC P2).
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from kvalet.core.plan import PageId
-from kvalet.core.sequence import RUNNING, Sequence, Status
+from kvalet.core.sequence import RUNNING, Sequence
 
 VictimKey: TypeAlias = Callable[[Sequence], tuple[Any, ...]]
 
@@ -36,6 +36,18 @@ VICTIM_POLICIES: Final[Mapping[str, VictimKey]] = {
 }
 
 
+def longest_waiting(seq: Sequence) -> tuple[int, ...]:
+    """Order of the line: tier, then when its waiting began."""
+    return (-seq.priority, seq.line_ticket)
+
+
+def most_preempted(seq: Sequence) -> tuple[int, ...]:
+    return (-seq.priority, -seq.num_preempts, seq.line_ticket)
+
+
+LINE_ORDERS: Final[Mapping[str, VictimKey]] = {"head": longest_waiting, "pass": most_preempted}
+
+
 def leader(residents: Iterable[Sequence]) -> Sequence | None:
     """The one that is never parked for pressure, so that one chat always makes progress: most
     tokens held within the highest tier. Ties: the earlier arrival."""
@@ -46,18 +58,13 @@ def choose_victims(
     residents: list[Sequence],
     gain_alone: Callable[[Sequence], int],
     refs: Callable[[PageId], int],
-    policy: VictimKey,
-    starved_after: int,
+    order: VictimKey,
 ) -> list[Sequence]:
-    """The next victim; or the smallest set of sharers that gains together, where nobody gains
-    alone; or nobody. `gain_alone(s)`: pages that parking s alone makes available."""
+    """The next victim, smallest by `order`; or the smallest set of sharers that gains together,
+    where nobody gains alone; or nobody. `gain_alone(s)`: pages that parking s alone makes
+    available."""
     first = leader(residents)
     able = [s for s in residents if s is not first and s.status in RUNNING]
-
-    def order(seq: Sequence) -> tuple[Any, ...]:
-        is_spared = seq.num_preempts >= starved_after or seq.status is Status.REPLAY
-        return (is_spared, seq.priority, *policy(seq))
-
     gaining = [s for s in able if gain_alone(s) >= 1]
     if gaining:
         return [min(gaining, key=order)]

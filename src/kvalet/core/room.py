@@ -24,17 +24,23 @@ def cells_after(seq: Sequence, steps: int, pace: Pace) -> int:
     if computed < seq.num_pending:
         return seq.num_computed + computed
     steps_left = steps - -(-seq.num_pending // pace.chunk)
-    return len(seq.tokens) + min(steps_left, max(0, seq.num_left(pace.n_ctx)))
+    return _grown(seq, steps_left, pace)
+
+
+def _grown(seq: Sequence, num_tokens: int, pace: Pace) -> int:
+    """Cells after generating `num_tokens` more, or as many as it may; at most n_ctx."""
+    grown = len(seq.tokens) + min(num_tokens, max(0, seq.num_left(pace.n_ctx)))
+    return min(grown, max(pace.n_ctx, len(seq.tokens)))
 
 
 def need(seq: Sequence, pace: Pace) -> int:
     if seq.status not in RUNNING:
         return 0
-    return pages_for(cells_after(seq, 1, pace)) - len(seq.table)
+    return pages_for(cells_after(seq, 1, pace)) - len(seq.table) + seq.num_to_copy
 
 
 def committed(seq: Sequence, pace: Pace) -> int:
-    return pages_for(len(seq.tokens)) - len(seq.table) - need(seq, pace)
+    return max(0, pages_for(len(seq.tokens)) - len(seq.table) - need(seq, pace))
 
 
 def lookahead(seq: Sequence, pace: Pace) -> int:
@@ -47,8 +53,7 @@ def lookahead(seq: Sequence, pace: Pace) -> int:
 def lookahead_once_computed(seq: Sequence, steps: int, pace: Pace) -> int:
     """Pages opened in the `steps` steps after all known tokens are computed; what comes before is
     `need` and `committed`."""
-    known = len(seq.tokens)
-    return pages_for(known + min(steps, max(0, seq.num_left(pace.n_ctx)))) - pages_for(known)
+    return pages_for(_grown(seq, steps, pace)) - pages_for(len(seq.tokens))
 
 
 def shortage(residents: list[Sequence], clear: int, leaving: int, pace: Pace) -> int:

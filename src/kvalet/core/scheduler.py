@@ -1,14 +1,13 @@
 """Decides, once per step, who computes what: `plan(now)`, then `commit(plan, outcome)`.
 
 Pure: it never calls the engine, reads no clock, and the same calls give the same plans. State
-changes in `commit`, and in `plan` only for what the plan itself says (pages granted, copies
-started). The order of a plan: slots, forced parks, relief of pressure, the line, grants.
+changes in `commit`, and in `plan` only for what the plan itself says. The order of a plan: slots,
+context shifts, parks, the line, grants.
 """
 
-from collections import deque
 from collections.abc import Iterator
 
-from kvalet.core import policy, room
+from kvalet.core import shift
 from kvalet.core.batcher import Batcher
 from kvalet.core.changes import Change, ChangeKind, Counters
 from kvalet.core.config import SchedulerConfig
@@ -18,19 +17,23 @@ from kvalet.core.plan import (
     PAGE_CELLS,
     FinishReason,
     Grant,
+    PageCopy,
+    PageShift,
     Sampled,
     SeqId,
-    SlotId,
     StepOutcome,
     StepPlan,
-    Transfer,
     pages_for,
 )
-from kvalet.core.sequence import WAITING, Move, Sequence, Status
+from kvalet.core.preemption import Preemption
+from kvalet.core.sequence import Move, Sequence, Status
+from kvalet.core.slots import Slots
 from kvalet.core.store import HostStore
-from kvalet.errors import ContextExceeded, InvariantViolation, Overloaded, RequestError
+from kvalet.errors import ContextExceeded, InvariantViolation, RequestError
 
 CONTEXT_EXCEEDED = "Context size has been exceeded."
+RESTORE_FAILED = "failed to restore the preempted sequence"
+RESTORE_PATIENCE_S = 60.0
 
 
 class Scheduler:
@@ -39,31 +42,36 @@ class Scheduler:
         self.pool = PagePool(num_pages)
         self.store = HostStore(config.host_budget_pages)
         self.counters = Counters()
+        self._changes: list[Change] = []
+        self._slots = Slots(config.num_slots, config.max_queue)
         self._parking = Parking(self.pool, self.store, root)
         self._batcher = Batcher(config, self.pool, self._parking)
-        self._policy = policy.VICTIM_POLICIES[config.victim_policy]
-        self._slots: list[Sequence | None] = [None] * config.num_slots
-        self._slot_last_used = [0] * config.num_slots
-        self._queue: deque[Sequence] = deque()
-        self._changes: list[Change] = []
+        self._preemption = Preemption(
+            config,
+            self._slots,
+            self.pool,
+            self._parking,
+            self._batcher,
+            self.counters,
+            self._changes,
+        )
         self._step = 0
-        self._next_ticket = 0
-        self._is_short = False  # the engine left somebody out for lack of room
 
     @property
     def slots(self) -> tuple[Sequence | None, ...]:
-        return tuple(self._slots)
+        return self._slots.held
 
     @property
     def num_queued(self) -> int:
-        return len(self._queue)
+        return self._slots.num_queued
 
     @property
     def has_work(self) -> bool:
-        return bool(self._queue) or self._parking.is_in_flight or any(self._slots)
+        return self._parking.is_in_flight or not self._slots.is_empty
 
     def take_changes(self) -> list[Change]:
-        changes, self._changes = self._changes, []
+        changes = list(self._changes)
+        self._changes.clear()
         return changes
 
     def add(self, seq: Sequence) -> None:
@@ -74,130 +82,75 @@ class Scheduler:
             raise ContextExceeded(seq.num_prompt, self.config.n_ctx)
         if seq.id_slot is not None and not 0 <= seq.id_slot < self.config.num_slots:
             raise RequestError(f"there is no slot {seq.id_slot}", "id_slot")
-        self._queue.append(seq)
-        self._fill_slots()
-        if len(self._queue) > self.config.max_queue:
-            self._queue.pop()
-            raise Overloaded(f"{self.config.max_queue} requests are waiting already")
+        seq.is_endless = self.config.context_shift
+        self._start(self._slots.add(seq))
 
     def cancel(self, seq_id: SeqId) -> None:
         """End a sequence in whatever state, or none of that id (SPEC P16)."""
-        for seq in [*self._active(), *self._queue]:
+        for seq in self._slots.everybody():
             if seq.seq_id == seq_id:
                 self._end(seq)
                 return
 
     def plan(self, now: float) -> StepPlan:
         """The next step. `now`: seconds of a monotonic clock."""
-        self._fill_slots()
-        transfers = [*self._park_forced(), *self._relieve(), *self._enter()]
-        grants = self._batcher.grants(self._active())
+        self._start(self._slots.fill())
+        self._charge_shifts()
+        self._give_up_restores(now)
+        transfers = tuple(self._preemption.run(now))
+        self._fail_hopeless()
+        shifts, copies = self._shift_full()
+        grants = tuple(self._grants())
         self._step += 1
         return StepPlan(
-            step=self._step,
-            freed=self.pool.take_freed(),
-            grants=tuple(grants),
-            transfers=tuple(transfers),
+            self._step, self.pool.take_freed(), tuple(copies), tuple(shifts), grants, transfers
         )
 
-    def _fill_slots(self) -> None:
-        """Requests take the slot they are pinned to, or the least recently used free one."""
-        for seq in list(self._queue):
-            slot = self._free_slot(seq.id_slot)
-            if slot is not None:
-                self._queue.remove(seq)
-                self._slots[slot] = seq
-                seq.slot = slot
-                seq.move(Move.START)
-                self._join_line(seq)
+    def _start(self, started: list[Sequence]) -> None:
+        for seq in started:
+            self._preemption.join_line(seq)
 
-    def _free_slot(self, wanted: int | None) -> SlotId | None:
-        free = [
-            SlotId(i) for i, held in enumerate(self._slots) if held is None and wanted in (None, i)
-        ]
-        return min(free, key=lambda i: (self._slot_last_used[i], i), default=None)
+    def _give_up_restores(self, now: float) -> None:
+        """One that can neither be restored nor replayed ends after a while (SPEC P17)."""
+        for seq in self._active(Status.PREEMPTED):
+            is_late = now - seq.waiting_since >= RESTORE_PATIENCE_S
+            if not seq.can_replay and self._parking.has_failed(seq) and is_late:
+                self._fail(seq, RESTORE_FAILED)
 
-    def _park_forced(self) -> Iterator[Transfer]:
-        """The test knob of SPEC P13: everybody, the leader and a lone one too."""
-        every = self.config.preempt_every
+    def _fail_hopeless(self) -> None:
+        """Guard: not even the empty pool holds the head, which S5 makes impossible (SPEC P9)."""
+        head = self._preemption.head()
+        is_empty = not self._parking.is_in_flight and not any(s.is_resident for s in self._active())
+        if head is not None and is_empty and self._parking.can_restore(head):
+            self._fail(head, CONTEXT_EXCEEDED)
+
+    def _charge_shifts(self) -> None:
         for seq in self._active(Status.DECODE):
-            if every and seq.num_generated % every == 0 and seq.forced_at != seq.num_generated:
-                seq.forced_at = seq.num_generated
-                self._parking.forget_private_names(seq)
-                yield from self._park(seq)
+            if shift.is_due(seq, self.config.n_ctx):
+                seq.num_to_copy = shift.num_to_copy(seq, self.pool)
 
-    def _relieve(self) -> Iterator[Transfer]:
-        """Park until the residents' next steps fit (SPEC P1, P2)."""
-        while self._is_pressed():
-            victims = policy.choose_victims(
-                self._residents(),
-                self._gain,
-                self.pool.refs,
-                self._policy,
-                self.config.starved_after,
-            )
-            if not victims:
-                break
-            for seq in victims:
-                yield from self._park(seq)
-
-    def _is_pressed(self) -> bool:
-        residents = self._residents()
-        pace = self._batcher.pace(self._active())
-        leaving = self._parking.num_leaving(self._active())
-        if self._is_short:
-            self._is_short = False
-            return leaving == 0
-        if self.config.planner:
-            return room.shortage(residents, self.pool.num_clear, leaving, pace) > 0
-        wanted = sum(room.need(seq, pace) for seq in residents)
-        return wanted > self.pool.num_clear + leaving
-
-    def _gain(self, seq: Sequence) -> int:
-        alone = sum(self.pool.refs(page) == 1 for page in seq.table)
-        return alone + room.need(seq, self._batcher.pace(self._active()))
-
-    def _park(self, seq: Sequence) -> Iterator[Transfer]:
-        self.counters.n_preempt += 1
-        seq.num_preempts += 1
-        self._join_line(seq)
-        if not seq.is_announced:
-            seq.is_announced = True
-            self._changes.append(Change(seq.seq_id, ChangeKind.PREEMPTED))
-        if not self._parking.can_swap(seq):
-            self.counters.n_preempt_recompute += 1
-            self._parking.drop(seq)
-            return
-        self.counters.n_preempt_swap += 1
-        transfer = self._parking.swap_out(seq)
-        if transfer is not None:
-            self.counters.pages_out += len(transfer.moves)
-            yield transfer
-
-    def _enter(self) -> Iterator[Transfer]:
-        """The line, strictly: nobody passes a head that does not fit (SPEC S7, P8)."""
-        for seq in sorted(self._active(*WAITING), key=lambda s: (-s.priority, s.line_ticket)):
-            if seq.status is Status.PREEMPTING or not self._fits(seq):
-                return
-            if seq.status is Status.STARTED:
-                self._parking.admit(seq)
+    def _shift_full(self) -> tuple[list[PageShift], list[PageCopy]]:
+        """Endless sequences that reached n_ctx shift, if the pages to copy can be had now."""
+        shifts: list[PageShift] = []
+        copies: list[PageCopy] = []
+        for seq in self._active(Status.DECODE):
+            if not shift.is_due(seq, self.config.n_ctx):
                 continue
-            self.counters.n_resume += 1
-            transfer = self._parking.resume(seq)
-            if transfer is not None:
-                self.counters.pages_in += len(transfer.moves)
-                yield transfer
-            self._announce_resumed(seq)
+            if shift.num_to_copy(seq, self.pool) <= self.pool.num_clear:
+                new_copies, moved = shift.shift(seq, self.pool)
+                copies += new_copies
+                shifts.append(moved)
+                seq.shift_ticket = self._preemption.next_ticket()
+        return shifts, copies
 
-    def _fits(self, seq: Sequence) -> bool:
-        entry = self._parking.entry(seq)
-        residents = self._residents()
-        pace = self._batcher.pace(self._active(), joining=True)
-        if room.can_enter(seq, entry, residents, self.pool.num_clear, pace):
-            return True
-        if not residents and not self._parking.is_in_flight:
-            self._fail(seq, CONTEXT_EXCEEDED)  # SPEC P9's guard: not even the empty pool holds it
-        return False
+    def _grants(self) -> Iterator[Grant]:
+        """What every resident computes; without preemption, one that gets no page ends here."""
+        able = [seq for seq in self._active() if not shift.is_due(seq, self.config.n_ctx)]
+        for seq, grant in self._batcher.grants(able):
+            if grant is not None:
+                yield grant
+            elif not self.config.preempt:
+                self._fail(seq, CONTEXT_EXCEEDED)
 
     def commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """Take in what came of `plan`; the only place where computed tokens count."""
@@ -205,7 +158,7 @@ class Scheduler:
         for grant in plan.grants:
             self._commit_grant(by_id[grant.seq_id], grant, outcome)
         for transfer_id in outcome.landed:
-            self._announce_resumed(self._parking.land(transfer_id))
+            self._preemption.announce_resumed(self._parking.land(transfer_id))
         for transfer_id in outcome.failed_transfers:
             self.counters.n_preempt_fail += 1
             self._parking.fail(transfer_id)
@@ -222,7 +175,7 @@ class Scheduler:
                 self._append(seq, sampled, outcome.finished.get(seq.seq_id))
 
     def _return_grant(self, seq: Sequence) -> None:
-        self._is_short = True
+        self._preemption.note_shortage()
         while len(seq.table) > pages_for(seq.num_computed):
             self.pool.release(seq.table.pop())
 
@@ -238,7 +191,7 @@ class Scheduler:
             seq.move(Move.COMPUTED)
         elif seq.status is Status.REPLAY and end >= seq.replay_until and not seq.num_generated:
             seq.move(Move.TO_PREFILL)
-        self._announce_resumed(seq)
+        self._preemption.announce_resumed(seq)
 
     def _append(self, seq: Sequence, sampled: Sampled, judged: FinishReason | None) -> None:
         seq.tokens.append(sampled.token)
@@ -246,13 +199,8 @@ class Scheduler:
             self._finish(seq, judged)
         elif seq.max_new_tokens is not None and seq.num_generated >= seq.max_new_tokens:
             self._finish(seq, FinishReason.LENGTH)
-        elif len(seq.tokens) >= self.config.n_ctx:
+        elif len(seq.tokens) >= self.config.n_ctx and not seq.is_endless:
             self._finish(seq, FinishReason.CONTEXT)
-
-    def _announce_resumed(self, seq: Sequence) -> None:
-        if seq.is_announced and seq.status in (Status.PREFILL, Status.DECODE):
-            seq.is_announced = False
-            self._changes.append(Change(seq.seq_id, ChangeKind.RESUMED))
 
     def _finish(self, seq: Sequence, reason: FinishReason) -> None:
         seq.finish_reason = reason
@@ -266,22 +214,10 @@ class Scheduler:
     def _end(self, seq: Sequence) -> None:
         seq.move(Move.END)
         self._parking.end(seq)
-        if seq.slot is None:
-            self._queue.remove(seq)
-        else:
-            self._slots[seq.slot] = None
-            self._slot_last_used[seq.slot] = self._step
+        self._slots.leave(seq)
 
     def _active(self, *statuses: Status) -> list[Sequence]:
-        """Sequences in slots, in slot order; of any of `statuses` if given."""
-        return [s for s in self._slots if s is not None and (not statuses or s.status in statuses)]
-
-    def _residents(self) -> list[Sequence]:
-        return [seq for seq in self._active() if seq.is_resident]
-
-    def _join_line(self, seq: Sequence) -> None:
-        seq.line_ticket = self._next_ticket
-        self._next_ticket += 1
+        return self._slots.active(*statuses)
 
     def check(self) -> None:
         """Raise InvariantViolation unless SPEC S3 holds."""

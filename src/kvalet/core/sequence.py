@@ -43,6 +43,11 @@ class Move(Enum):
     END = "ends"
 
 
+class ParkMode(Enum):
+    SWAP = "swap"  # some byte has to come back from the host store
+    RECOMPUTE = "recompute"
+
+
 _ALIVE = tuple(status for status in Status if status is not Status.ENDED)
 
 TRANSITIONS: Final[dict[tuple[Status, Move], Status]] = {
@@ -89,6 +94,9 @@ class Sequence:
     cache_prompt: bool = True  # False: neither takes named pages nor leaves any
     id_slot: int | None = None
     label: str = ""  # the request's id, for logs and views
+    num_keep: int = 0  # first tokens that a context shift keeps; -1: the whole prompt
+    num_discard: int = 0  # tokens a context shift drops; 0: half of the rest
+    is_endless: bool = False  # shifts its context at n_ctx instead of ending (SPEC C1)
 
     status: Status = Status.QUEUED
     slot: SlotId | None = None
@@ -96,13 +104,21 @@ class Sequence:
     num_computed: int = 0  # tokens whose K and V are in the pages of `table`, or were when parked
     table: list[PageId] = field(default_factory=list[PageId])  # in position order
     line_ticket: int = 0  # when its waiting began, as a count
+    waiting_since: float = 0.0  # the same in seconds
+    is_held: bool = False  # parked on request: outside the line until resumed
 
     num_cached: int = 0  # prompt tokens taken by name at first admission
     num_preempts: int = 0
     num_recomputed: int = 0  # tokens replayed, over all parks
     replay_until: int = 0  # positions below were computed once already
     forced_at: int = 0  # num_generated at its last forced park
-    is_announced: bool = False  # the client was told that it is parked
+    is_announced: bool = False  # the client was told that it is parked or waits
+    park_mode: ParkMode | None = None  # of its last park, until it takes part again
+    num_dropped: int = 0  # tokens that context shifts took out of `tokens`
+    shift_ticket: int = -1  # its last context shift, on the scale of `line_ticket`
+    name_limit: int | None = None  # pages from here on have no names: a shift has moved them
+    refused_at: int = -1  # line ticket of the park for which a rotation was refused
+    num_to_copy: int = 0  # shared pages it must copy before its coming shift
     finish_reason: FinishReason | None = None
     _names: list[PageName] = field(default_factory=list[PageName])
 
@@ -121,7 +137,7 @@ class Sequence:
 
     @property
     def num_generated(self) -> int:
-        return len(self.tokens) - len(self.prompt)
+        return len(self.tokens) + self.num_dropped - len(self.prompt)
 
     @property
     def num_pending(self) -> int:
@@ -132,15 +148,29 @@ class Sequence:
     def is_resident(self) -> bool:
         return self.status in RESIDENT
 
+    @property
+    def can_replay(self) -> bool:
+        """A shifted context cannot be computed from its tokens: its keys saw what was dropped."""
+        return self.num_dropped == 0
+
     def num_left(self, n_ctx: int) -> int:
-        """Tokens it may still generate."""
-        room = n_ctx - len(self.tokens)
+        """Tokens it may still generate; n_ctx stands for any number."""
+        room = n_ctx if self.is_endless else n_ctx - len(self.tokens)
         if self.max_new_tokens is None:
             return room
         return min(room, self.max_new_tokens - self.num_generated)
 
     def page_tokens(self, index: int) -> list[int]:
         return self.tokens[index * PAGE_CELLS : (index + 1) * PAGE_CELLS]
+
+    def drop_tokens(self, first: int, count: int) -> None:
+        """Take `count` tokens at `first` out of the middle: a context shift, in whole pages."""
+        del self.tokens[first : first + count]
+        self.name_limit = first // PAGE_CELLS
+        del self._names[self.name_limit :]
+        self.num_dropped += count
+        self.num_computed -= count
+        self.replay_until = 0
 
     def name_of(self, index: int, root: bytes) -> PageName:
         """Name of its page `index`, all of whose 32 tokens must be known."""

@@ -1,7 +1,7 @@
 """A deterministic engine without a model, public, for tests and for the simulator.
 
-Its "keys and values" are the token ids themselves, written into pages and read back through the
-tables of the plan. The token it draws is a hash of every cell of the sequence, so a lost page, a
+Its "keys and values" are the token ids themselves, marked with how far they were shifted, written
+into pages and read back through the tables of the plan. The token it draws is a hash of every cell of the sequence, so a lost page, a
 wrong table, a broken copy or a skipped replay token changes the text. Faults can be injected.
 """
 
@@ -17,6 +17,7 @@ from kvalet.core.plan import (
     Grant,
     HostId,
     PageId,
+    PageShift,
     Sampled,
     SamplingParams,
     SeqId,
@@ -29,6 +30,7 @@ from kvalet.engine.base import EngineInfo
 from kvalet.errors import EngineError
 
 UNUSED = -1  # a cell nobody has written: reading it is an error
+SHIFT_MARK = 1 << 20  # added to a cell per position that it is shifted towards the start
 
 
 def next_token(cells: Sequence[int], params: SamplingParams, index: int, num_vocab: int) -> int:
@@ -36,7 +38,7 @@ def next_token(cells: Sequence[int], params: SamplingParams, index: int, num_voc
     key = (params.seed, params.prompt_index, params.choice, index)
     if params.temperature == 0:
         key = (0, 0, 0, 0)
-    packed = struct.pack(f"<4q{len(cells)}i", *key, *cells)
+    packed = struct.pack(f"<4q{len(cells)}q", *key, *cells)
     digest = hashlib.blake2b(packed, digest_size=8).digest()
     return int.from_bytes(digest, "little") % num_vocab
 
@@ -88,6 +90,8 @@ class FakeEngine:
             self._pages[page] = [UNUSED] * PAGE_CELLS
         for copy in plan.page_copies:
             self._pages[copy.dst] = list(self._pages[copy.src])
+        for shift in plan.page_shifts:
+            self._shift(shift)
         outcome = self._compute(plan)
         self._due += [(plan.step + self.transfer_steps, transfer) for transfer in plan.transfers]
         landed, failed = self._land(plan.step)
@@ -101,6 +105,12 @@ class FakeEngine:
 
     def close(self) -> None:
         self._due.clear()
+
+    def _shift(self, shift: PageShift) -> None:
+        mark = -shift.distance * SHIFT_MARK
+        for page in shift.pages:
+            cells = self._pages[page]
+            self._pages[page] = [cell if cell == UNUSED else cell + mark for cell in cells]
 
     def _compute(self, plan: StepPlan) -> StepOutcome:
         not_run = tuple(g.seq_id for g in plan.grants if self.faults.no_room(g))

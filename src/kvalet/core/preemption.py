@@ -1,0 +1,222 @@
+"""Who leaves the pool and who comes in: once per step, before its tokens are granted.
+
+Joins trigger and policies (when, who) with Parking (how). Everybody who waits for room stands in
+one line, new requests and parked sequences alike (SPEC S7).
+"""
+
+from collections.abc import Iterator
+
+from kvalet.core import policy, room, rotation
+from kvalet.core.batcher import Batcher
+from kvalet.core.changes import Change, ChangeKind, Counters, Parked
+from kvalet.core.config import SchedulerConfig
+from kvalet.core.pages import PagePool
+from kvalet.core.parking import Parking
+from kvalet.core.plan import Transfer
+from kvalet.core.room import Entry, Pace
+from kvalet.core.sequence import WAITING, ParkMode, Sequence, Status
+from kvalet.core.slots import Slots
+from kvalet.core.triggers import LastResort, make_trigger
+
+
+class Preemption:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        slots: Slots,
+        pool: PagePool,
+        parking: Parking,
+        batcher: Batcher,
+        counters: Counters,
+        changes: list[Change],
+    ) -> None:
+        """`changes`: where it reports what happens to sequences."""
+        self._config = config
+        self._slots = slots
+        self._pool = pool
+        self._parking = parking
+        self._batcher = batcher
+        self._counters = counters
+        self._changes = changes
+        self._trigger = make_trigger(config)
+        self._victim_order = policy.VICTIM_POLICIES[config.victims]
+        self._line_order = policy.LINE_ORDERS[config.entry_order]
+        self._now = 0.0
+        self._next_ticket = 0
+        self._is_short = False
+
+    def run(self, now: float) -> Iterator[Transfer]:
+        """Parks and entries of a step; `now` in seconds."""
+        self._now = now
+        if self._config.preempt:
+            yield from self._park_forced()
+            yield from self._relieve()
+        yield from self._enter()
+        if self._config.preempt:
+            yield from self._rotate()
+        self._announce_waiting()
+
+    def join_line(self, seq: Sequence) -> None:
+        seq.line_ticket = self.next_ticket()
+        seq.waiting_since = self._now
+
+    def next_ticket(self) -> int:
+        self._next_ticket += 1
+        return self._next_ticket
+
+    def note_shortage(self) -> None:
+        """The engine left a sequence out for lack of room: the next step parks somebody."""
+        self._is_short = True
+
+    def announce_resumed(self, seq: Sequence) -> None:
+        if seq.is_announced and seq.status in (Status.PREFILL, Status.DECODE):
+            seq.is_announced = False
+            seq.park_mode = None
+            self._changes.append(Change(seq.seq_id, ChangeKind.RESUMED))
+
+    def _park_forced(self) -> Iterator[Transfer]:
+        """The test knob of SPEC P13: everybody, the leader and a lone one too."""
+        every = self._config.preempt_every
+        for seq in self._slots.active(Status.DECODE) if every else ():
+            if seq.num_generated % every == 0 and seq.forced_at != seq.num_generated:
+                seq.forced_at = seq.num_generated
+                self._parking.forget_private_names(seq)
+                yield from self._park(seq, "forced")
+
+    def _relieve(self) -> Iterator[Transfer]:
+        """Park until the residents' next steps fit (SPEC P1, P2)."""
+        while self._is_pressed():
+            victims = policy.choose_victims(
+                self._residents(), self._gain, self._pool.refs, self._victim_key
+            )
+            if not victims:
+                return
+            for seq in victims:
+                yield from self._park(seq, "pressure")
+
+    def _is_pressed(self) -> bool:
+        residents, pace = self._residents(), self._pace()
+        leaving = self._parking.num_leaving(self._slots.active())
+        if self._is_short:
+            self._is_short = False
+            return leaving == 0
+        return any(
+            trigger.is_pressed(residents, self._pool, leaving, pace)
+            for trigger in (self._trigger, LastResort())
+        )
+
+    def _victim_key(self, seq: Sequence) -> tuple[object, ...]:
+        """Passed over while another candidate exists: one that can only be copied and does not fit
+        the budget, one parked often already, one part-way through a replay (SPEC P2, P7)."""
+        is_stuck = not seq.can_replay and not self._parking.can_swap(seq)
+        is_starved = seq.num_preempts >= self._config.starved_after
+        is_spared = is_starved or seq.status is Status.REPLAY
+        return (is_stuck, is_spared, seq.priority, *self._victim_order(seq))
+
+    def _gain(self, seq: Sequence) -> int:
+        alone = sum(self._pool.refs(page) == 1 for page in seq.table)
+        return alone + room.need(seq, self._pace())
+
+    def _park(self, seq: Sequence, why: str) -> Iterator[Transfer]:
+        can_swap = self._parking.can_swap(seq)
+        if not can_swap and not seq.can_replay:
+            why += ", over the budget: it cannot be replayed"
+        mode = ParkMode.SWAP if can_swap or not seq.can_replay else ParkMode.RECOMPUTE
+        transfer = None
+        if mode is ParkMode.SWAP:
+            transfer = self._parking.swap_out(seq)
+        else:
+            self._parking.drop(seq)
+        num_pages = len(transfer.moves) if transfer else 0
+        self._count_park(seq, mode, num_pages)
+        parked = Parked(mode, why, seq.num_computed, num_pages)
+        self._changes.append(Change(seq.seq_id, ChangeKind.PREEMPTED, parked=parked))
+        if transfer:
+            yield transfer
+
+    def _count_park(self, seq: Sequence, mode: ParkMode, num_pages: int) -> None:
+        self._counters.pages_out += num_pages
+        self._counters.n_preempt += 1
+        if mode is ParkMode.SWAP:
+            self._counters.n_preempt_swap += 1
+        else:
+            self._counters.n_preempt_recompute += 1
+        seq.park_mode = mode
+        seq.is_announced = True
+        seq.num_preempts += 1
+        self.join_line(seq)
+
+    def _enter(self) -> Iterator[Transfer]:
+        """The line. Under `head` nobody passes a head that does not fit; under `pass` smaller ones
+        may (SPEC P8)."""
+        for seq in self._line():
+            if seq.status is not Status.PREEMPTING and self._fits(seq):
+                yield from self._let_in(seq)
+            elif self._config.entry_order == "head":
+                return
+
+    def _line(self) -> list[Sequence]:
+        waiting = [seq for seq in self._slots.active(*WAITING) if not seq.is_held]
+        return sorted(waiting, key=self._line_order)
+
+    def _let_in(self, seq: Sequence) -> Iterator[Transfer]:
+        if seq.status is Status.STARTED:
+            self._parking.admit(seq)
+        else:
+            self._counters.n_resume += 1
+            transfer = self._parking.resume(seq)
+            if transfer is not None:
+                self._counters.pages_in += len(transfer.moves)
+                yield transfer
+        self.announce_resumed(seq)
+
+    def head(self) -> Sequence | None:
+        """Who is first in the line."""
+        return next(iter(self._line()), None)
+
+    def _fits(self, seq: Sequence) -> bool:
+        if seq.status is Status.PREEMPTED and not self._parking.can_restore(seq):
+            return False
+        entry = self._parking.entry(seq)
+        pace = self._batcher.pace(self._slots.active(), joining=True)
+        return self._trigger.can_enter(seq, entry, self._residents(), self._pool, pace)
+
+    def _rotate(self) -> Iterator[Transfer]:
+        """A resident that shifts for ever makes way for a head that has waited long (SPEC P10)."""
+        head = self.head()
+        is_due = head is not None and self._now - head.waiting_since >= self._config.rotate_s
+        if head is None or not is_due or self._parking.is_in_flight:
+            return
+        entry, pace = self._parking.entry(head), self._pace()
+        chosen = rotation.choose(
+            head, self._residents(), lambda seq: self._lets_in(seq, head, entry, pace)
+        )
+        if chosen is not None and self._may_rotate(chosen):
+            yield from self._park(chosen, "rotation")
+
+    def _lets_in(self, seq: Sequence, head: Sequence, entry: Entry, pace: Pace) -> bool:
+        others = [s for s in self._residents() if s is not seq]
+        clear = self._pool.num_clear + sum(self._pool.refs(page) == 1 for page in seq.table)
+        return room.can_enter(head, entry, others, clear, pace)
+
+    def _may_rotate(self, seq: Sequence) -> bool:
+        """Both states are held at once, so the budget must hold both."""
+        if self._parking.can_swap(seq):
+            return True
+        if seq.refused_at != seq.line_ticket:
+            seq.refused_at = seq.line_ticket
+            self._changes.append(Change(seq.seq_id, ChangeKind.ROTATION_REFUSED))
+        return False
+
+    def _announce_waiting(self) -> None:
+        """A client whose request did not get in is told so (SPEC N2)."""
+        for seq in self._slots.active(Status.STARTED):
+            if not seq.is_announced:
+                seq.is_announced = True
+                self._changes.append(Change(seq.seq_id, ChangeKind.WAITING))
+
+    def _residents(self) -> list[Sequence]:
+        return [seq for seq in self._slots.active() if seq.is_resident]
+
+    def _pace(self) -> Pace:
+        return self._batcher.pace(self._slots.active())

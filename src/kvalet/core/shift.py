@@ -1,0 +1,61 @@
+"""Context shift: an endless sequence at n_ctx forgets the middle of what it knows (SPEC C1).
+
+Whole pages are dropped, so no byte moves: the pages behind get new positions, and their keys are
+rotated by the distance. A page that somebody else holds is copied first.
+"""
+
+from collections.abc import Iterator
+
+from kvalet.core.pages import PagePool
+from kvalet.core.plan import PAGE_CELLS, PageCopy, PageId, PageShift, pages_for
+from kvalet.core.sequence import Sequence
+
+
+def is_due(seq: Sequence, n_ctx: int) -> bool:
+    """Whether `seq` has to shift before its next token."""
+    return seq.is_endless and len(seq.tokens) >= n_ctx
+
+
+def pages_kept(seq: Sequence) -> int:
+    """First pages that stay where they are: n_keep rounded up, and room left to drop one."""
+    keep = seq.num_prompt if seq.num_keep < 0 else seq.num_keep
+    return max(0, min(pages_for(keep), len(seq.table) - 2))
+
+
+def pages_dropped(seq: Sequence) -> int:
+    rest = len(seq.table) - pages_kept(seq)
+    wanted = pages_for(seq.num_discard) if seq.num_discard else rest // 2
+    return max(1, min(wanted, rest - 1))
+
+
+def num_to_copy(seq: Sequence, pool: PagePool) -> int:
+    """Pages the shift needs for copies, charged before it happens."""
+    behind = seq.table[pages_kept(seq) + pages_dropped(seq) :]
+    return sum(pool.refs(page) > 1 for page in behind)
+
+
+def shift(seq: Sequence, pool: PagePool) -> tuple[list[PageCopy], PageShift]:
+    """Drop, copy what is shared, rename nothing: the changed pages lose their names. The caller
+    has seen that the pool has `num_to_copy` clear pages."""
+    keep, drop = pages_kept(seq), pages_dropped(seq)
+    dropped, behind = seq.table[keep : keep + drop], seq.table[keep + drop :]
+    copies = [copy for page in behind if (copy := _own(page, pool)) is not None]
+    replaced = {copy.src: copy.dst for copy in copies}
+    moved = [replaced.get(page, page) for page in behind]
+    seq.table[keep:] = moved
+    seq.drop_tokens(keep * PAGE_CELLS, drop * PAGE_CELLS)
+    seq.num_to_copy = 0
+    pool.release_all([*_give_up(copies), *dropped])
+    return copies, PageShift(tuple(moved), -drop * PAGE_CELLS)
+
+
+def _own(page: PageId, pool: PagePool) -> PageCopy | None:
+    if pool.refs(page) > 1:
+        return PageCopy(page, pool.take())
+    pool.forget(page)
+    return None
+
+
+def _give_up(copies: list[PageCopy]) -> Iterator[PageId]:
+    for copy in copies:
+        yield copy.src

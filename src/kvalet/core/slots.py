@@ -1,0 +1,72 @@
+"""The slots, and the bounded queue of requests that have none yet (SPEC S1)."""
+
+from collections import deque
+
+from kvalet.core.plan import SlotId
+from kvalet.core.sequence import Move, Sequence, Status
+from kvalet.errors import Overloaded
+
+
+class Slots:
+    def __init__(self, num_slots: int, max_queue: int) -> None:
+        self._max_queue = max_queue
+        self._held: list[Sequence | None] = [None] * num_slots
+        self._last_used = [0] * num_slots
+        self._num_ends = 0
+        self._queue: deque[Sequence] = deque()
+
+    @property
+    def held(self) -> tuple[Sequence | None, ...]:
+        return tuple(self._held)
+
+    @property
+    def num_queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._queue and not any(self._held)
+
+    def active(self, *statuses: Status) -> list[Sequence]:
+        """Sequences in slots, in slot order; those in one of `statuses` if any are given."""
+        return [s for s in self._held if s is not None and (not statuses or s.status in statuses)]
+
+    def everybody(self) -> list[Sequence]:
+        return [*self.active(), *self._queue]
+
+    def add(self, seq: Sequence) -> list[Sequence]:
+        """Queue `seq`; returns those that took a slot. Raises Overloaded when the queue is full."""
+        self._queue.append(seq)
+        started = self.fill()
+        if len(self._queue) > self._max_queue:
+            self._queue.pop()
+            raise Overloaded(f"{self._max_queue} requests are waiting already")
+        return started
+
+    def fill(self) -> list[Sequence]:
+        """Requests take the slot they are pinned to, or the least recently used free one."""
+        started: list[Sequence] = []
+        for seq in list(self._queue):
+            slot = self._free_slot(seq.id_slot)
+            if slot is not None:
+                self._queue.remove(seq)
+                self._held[slot] = seq
+                seq.slot = slot
+                seq.move(Move.START)
+                started.append(seq)
+        return started
+
+    def leave(self, seq: Sequence) -> None:
+        """`seq` has ended."""
+        if seq.slot is None:
+            self._queue.remove(seq)
+            return
+        self._num_ends += 1
+        self._held[seq.slot] = None
+        self._last_used[seq.slot] = self._num_ends
+
+    def _free_slot(self, wanted: int | None) -> SlotId | None:
+        free = [
+            SlotId(i) for i, held in enumerate(self._held) if held is None and wanted in (None, i)
+        ]
+        return min(free, key=lambda i: (self._last_used[i], i), default=None)

@@ -1,0 +1,197 @@
+"""Triggers, the line, rotation, context shift, life without preemption (SPEC P4-P10, C1)."""
+
+import pytest
+
+from kvalet.core.changes import ChangeKind
+from kvalet.core.plan import PAGE_CELLS, Direction, SeqId, pages_for
+from kvalet.core.scheduler import Scheduler
+from kvalet.core.sequence import Sequence, Status
+from kvalet.engine.fake import FakeEngine
+from tests.builders import Run, alone, alone_endless, make_prompt, make_scheduler, make_seq, run
+
+
+def generated_by(done: Run, seq: Sequence) -> list[int]:
+    sampled = [outcome.sampled.get(seq.seq_id) for outcome in done.outcomes]
+    return [token.token for token in sampled if token is not None]
+
+
+def test_the_watermark_parks_the_youngest_before_the_pool_is_full() -> None:
+    seqs = [make_seq(i, 60, 200) for i in (1, 2, 3)]
+    done = run(seqs, make_scheduler(num_pages=16, trigger="watermark"))
+    assert done.scheduler.counters.n_preempt >= 1
+    assert seqs[0].num_preempts == 0
+    first_parked = done.of(ChangeKind.PREEMPTED)[0]
+    assert first_parked == 3
+    for seq in seqs:
+        assert seq.tokens == alone(seq)
+
+
+def test_a_lone_chat_may_fill_the_pool_under_the_watermark() -> None:
+    seq = make_seq(1, 40, None)
+    done = run([seq], make_scheduler(num_pages=16, trigger="watermark"))
+    assert (seq.num_preempts, done.peak_pages) == (0, 16)
+
+
+def waiting_behind(order: str) -> tuple[Run, Sequence, Sequence]:
+    """A resident, a head too large to enter beside it, and a small request behind."""
+    scheduler = make_scheduler(num_pages=16, entry_order=order)
+    runner = Run(scheduler, FakeEngine(16))
+    scheduler.add(make_seq(1, 300, 150))
+    runner.step()
+    head, small = make_seq(2, 250, 5), make_seq(3, 10, 5)
+    scheduler.add(head)
+    scheduler.add(small)
+    runner.step()
+    return runner, head, small
+
+
+def test_head_is_strict_and_pass_lets_small_ones_by() -> None:
+    _, head, small = waiting_behind("head")
+    assert (head.status, small.status) == (Status.STARTED, Status.STARTED)
+    runner, head, small = waiting_behind("pass")
+    assert head.status is Status.STARTED
+    assert small.status in (Status.PREFILL, Status.DECODE)
+    runner.until_idle()
+    assert runner.num_finished == 3
+
+
+def test_who_waits_before_its_first_token_is_told_and_it_is_no_park() -> None:
+    runner, head, small = waiting_behind("head")
+    assert runner.of(ChangeKind.WAITING) == [2, 3]
+    runner.until_idle()
+    assert runner.of(ChangeKind.PREEMPTED) == []
+    assert runner.of(ChangeKind.RESUMED) == [2, 3]
+    assert runner.scheduler.counters.n_resume == head.num_preempts == small.num_preempts == 0
+
+
+def test_without_preemption_exactly_the_one_whose_page_cannot_be_had_ends() -> None:
+    big, small = make_seq(1, 250, 200), make_seq(2, 100, 300)
+    done = run([big, small], make_scheduler(num_pages=16, preempt=False))
+    failed = [change for change in done.changes if change.kind is ChangeKind.FAILED]
+    assert len(failed) == 1
+    assert failed[0].message == "Context size has been exceeded."
+    survivor = big if failed[0].seq_id == 2 else small
+    assert survivor.tokens == alone(survivor)
+    assert done.scheduler.counters.n_preempt == 0
+
+
+@pytest.mark.parametrize("num_keep", [0, 20, 70])
+def test_an_endless_chat_shifts_at_the_context_and_goes_on(num_keep: int) -> None:
+    seq = make_seq(1, 100, 900, num_keep=num_keep)
+    done = run([seq], make_scheduler(num_pages=8, context_shift=True))
+    assert generated_by(done, seq) == alone_endless(seq, n_ctx=256)
+    assert seq.num_generated == 900
+    assert any(plan.page_shifts for plan in done.plans)
+
+
+def test_a_shift_copies_what_another_holds() -> None:
+    scheduler = make_scheduler(num_pages=24, n_ctx=256, context_shift=True)
+    prompt = make_prompt(225)
+    runner = Run(scheduler, FakeEngine(24))
+    seqs = [make_seq(i, prompt=(*prompt, i), max_new_tokens=400) for i in (1, 2)]
+    for seq in seqs:
+        scheduler.add(seq)
+    runner.until_idle()
+    assert any(plan.page_copies for plan in runner.plans)
+    for seq in seqs:
+        assert generated_by(runner, seq) == alone_endless(seq, n_ctx=256)
+
+
+def test_endless_chats_take_turns_and_finish() -> None:
+    seqs = [make_seq(i, 50, 2000, num_keep=32) for i in (1, 2, 3)]
+    scheduler = make_scheduler(num_pages=12, n_ctx=384, context_shift=True, rotate_s=20.0)
+    done = Run(scheduler, FakeEngine(12))
+    for seq in seqs:
+        scheduler.add(seq)
+    done.until_idle(max_steps=60_000)
+    assert done.num_finished == 3
+    assert all(seq.num_preempts for seq in seqs)
+    for seq in seqs:
+        assert generated_by(done, seq) == alone_endless(seq, n_ctx=384)
+
+
+def test_a_budget_for_one_state_refuses_to_rotate_once_per_park_and_all_finish() -> None:
+    seqs = [make_seq(i, 50, 900) for i in (1, 2)]
+    scheduler = make_scheduler(num_pages=8, context_shift=True, rotate_s=5.0, host_budget_pages=5)
+    done = Run(scheduler, FakeEngine(8))
+    for seq in seqs:
+        scheduler.add(seq)
+    done.until_idle(max_steps=60_000)
+    refusals = done.of(ChangeKind.ROTATION_REFUSED)
+    assert refusals
+    assert len(refusals) <= 1 + scheduler.counters.n_preempt
+    assert done.num_finished == 2
+
+
+def test_a_shifted_state_that_cannot_be_restored_ends_after_its_patience() -> None:
+    scheduler = make_scheduler(num_pages=8, context_shift=True, preempt_every=300)
+    engine = FakeEngine(8)
+    engine.faults.transfer = lambda t: "bad" if t.direction is Direction.IN else None
+    seq = make_seq(1, 50, 900)
+    scheduler.add(seq)
+    done = Run(scheduler, engine).until_idle()
+    failed = done.changes[-1]
+    assert (failed.kind, failed.message) == (
+        ChangeKind.FAILED,
+        "failed to restore the preempted sequence",
+    )
+    assert scheduler.pool.num_referenced == scheduler.store.num_held == 0
+
+
+def test_a_shifted_victim_is_copied_even_over_the_budget_and_comes_back() -> None:
+    seqs = [make_seq(i, 50, 700) for i in (1, 2)]
+    scheduler = make_scheduler(
+        num_pages=8, context_shift=True, preempt_every=350, host_budget_pages=0
+    )
+    for seq in seqs:
+        scheduler.add(seq)
+    done = Run(scheduler, FakeEngine(8)).until_idle(max_steps=30_000)
+    parks = [c.parked for c in done.changes if c.parked is not None]
+    assert any("over the budget" in park.why for park in parks)
+    for seq in seqs:
+        assert generated_by(done, seq) == alone_endless(seq, n_ctx=256)
+
+
+def test_the_shared_prompt_of_a_family_is_computed_once_and_choices_queue() -> None:
+    prompt = make_prompt(6 * PAGE_CELLS + 5)
+    scheduler = make_scheduler(num_pages=8, num_slots=2, n_ctx=256)
+    family = [make_seq(i, prompt=prompt, max_new_tokens=20) for i in (1, 2, 3, 4)]
+    for seq in family:
+        scheduler.add(seq)
+    done = Run(scheduler, FakeEngine(8)).until_idle()
+    assert done.num_finished == 4
+    prompt_rows = sum(len(g.tokens) for p in done.plans for g in p.grants if g.start < len(prompt))
+    assert prompt_rows <= len(prompt) + 3 * PAGE_CELLS + 4 * 20
+    for seq in family:
+        assert seq.tokens == alone(seq)
+    assert scheduler.counters.n_preempt == 0 or scheduler.counters.n_recompute_tokens == 0
+    assert SeqId(1) in {g.seq_id for g in done.plans[0].grants}
+
+
+def resident(scheduler: Scheduler, seq_id: int, num_computed: int, **changes: object) -> Sequence:
+    """A decoding sequence put into its slot by hand."""
+    seq = make_seq(seq_id, num_computed, 400)
+    scheduler.add(seq)
+    seq.status = Status.DECODE
+    seq.tokens.append(1)
+    seq.table = [scheduler.pool.take() for _ in range(pages_for(num_computed))]
+    seq.num_computed = num_computed
+    for name, value in changes.items():
+        setattr(seq, name, value)
+    return seq
+
+
+@pytest.mark.parametrize(
+    "spared",
+    [{"num_preempts": 3}, {"status": Status.REPLAY}, {"priority": 1}, {"num_dropped": 32}],
+)
+def test_the_starved_replaying_higher_and_stuck_are_passed_over(spared: dict[str, object]) -> None:
+    """`num_dropped`: shifted, so it can only be copied, and the budget is 0 (SPEC P2, P5, P7)."""
+    scheduler = make_scheduler(num_pages=15, n_ctx=480, host_budget_pages=0)
+    resident(scheduler, 1, 255, priority=1)
+    small, other = resident(scheduler, 2, 64, **spared), resident(scheduler, 3, 160)
+    scheduler.plan(0.0)
+    assert (small.num_preempts - int(str(spared.get("num_preempts", 0))), other.num_preempts) == (
+        0,
+        1,
+    )

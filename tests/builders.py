@@ -71,6 +71,7 @@ def make_scheduler(
     num_pages: int = 16, num_slots: int = 4, **options: Unpack[SchedulerOptions]
 ) -> Scheduler:
     options.setdefault("n_ctx", num_pages * PAGE_CELLS)
+    options.setdefault("decode_chunk", 64)
     return Scheduler(SchedulerConfig(num_slots=num_slots, **options), num_pages, root=b"test")
 
 
@@ -115,7 +116,7 @@ class Run:
 
     def _holdings(self) -> list[list[PageId]]:
         active = [seq.table for seq in self.scheduler.slots if seq is not None]
-        return [*active, *self.scheduler._parking.holdings()]
+        return [*active, *self.scheduler._transfers.holdings()]
 
 
 def run(

@@ -3,7 +3,8 @@
 KvaletError
 ├── RequestError            the client's fault; names the field
 │   ├── ContextExceeded     the prompt can never fit
-│   └── NotFound            no such route, slot or model
+│   ├── NotFound            no such route, slot or model
+│   └── Conflict            not possible in the state that the slot is in
 ├── Overloaded              the queue is full: try again later
 ├── ConfigError             a flag or variable that cannot be honoured; the start fails
 ├── ModelFileError          a model file that is broken, foreign or unsupported
@@ -51,6 +52,11 @@ class ContextExceeded(RequestError):
 class NotFound(RequestError):
     status = 404
     kind = "not_found_error"
+
+
+class Conflict(RequestError):
+    status = 409
+    kind = "conflict_error"
 
 
 class Overloaded(KvaletError):

@@ -7,6 +7,7 @@ sequence that gets no page stays at its token boundary; nothing computed is lost
 from collections.abc import Iterable, Iterator
 
 from kvalet.core.config import SchedulerConfig
+from kvalet.core.pacing import Pacing
 from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
 from kvalet.core.plan import PAGE_CELLS, Draw, Grant, pages_for
@@ -21,6 +22,7 @@ class Batcher:
         self._config = config
         self._pool = pool
         self._parking = parking
+        self.pacing = Pacing(config.prefill_stretch)
 
     def pace(self, active: Iterable[Sequence], *, joining: bool = False) -> Pace:
         """How fast sequences go. While somebody decodes, a step's prefill is one small chunk,
@@ -30,7 +32,7 @@ class Batcher:
         num_decoding = statuses.count(Status.DECODE)
         total = self._config.batch_size - num_decoding
         if num_decoding:
-            total = min(total, self._config.decode_chunk)
+            total = min(total, self._config.decode_chunk or self.pacing.chunk())
         chunk = max(1, total // max(1, num_filling))
         return Pace(chunk, self._config.lookahead_steps, self._config.n_ctx)
 

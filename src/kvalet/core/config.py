@@ -9,7 +9,8 @@ class SchedulerConfig:
     n_ctx: int  # cells; what every slot is told
     batch_size: int = 512  # tokens of a step; at least num_slots
     max_queue: int = 128
-    decode_chunk: int = 64  # prefill tokens of a step in which somebody decodes
+    decode_chunk: int | None = None  # prefill tokens of a step with decoders; None: measured
+    prefill_stretch: float = 2.0  # how much longer such a step may take than one without
     lookahead_steps: int = 1  # 1 with synchronous copies (SPEC P1)
     preempt: bool = True  # False: a sequence whose page cannot be had ends with an error
     trigger: str = "lookahead"  # or "watermark"

@@ -14,9 +14,11 @@ from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
 from kvalet.core.plan import Transfer
 from kvalet.core.room import Entry, Pace
-from kvalet.core.sequence import WAITING, ParkMode, Sequence, Status
+from kvalet.core.sequence import RUNNING, WAITING, ParkMode, Sequence, Status
 from kvalet.core.slots import Slots
+from kvalet.core.transfers import Transfers
 from kvalet.core.triggers import LastResort, make_trigger
+from kvalet.errors import Conflict
 
 
 class Preemption:
@@ -25,6 +27,7 @@ class Preemption:
         config: SchedulerConfig,
         slots: Slots,
         pool: PagePool,
+        transfers: Transfers,
         parking: Parking,
         batcher: Batcher,
         counters: Counters,
@@ -34,6 +37,7 @@ class Preemption:
         self._config = config
         self._slots = slots
         self._pool = pool
+        self._transfers = transfers
         self._parking = parking
         self._batcher = batcher
         self._counters = counters
@@ -41,13 +45,14 @@ class Preemption:
         self._trigger = make_trigger(config)
         self._victim_order = policy.VICTIM_POLICIES[config.victims]
         self._line_order = policy.LINE_ORDERS[config.entry_order]
-        self._now = 0.0
+        self.now = 0.0
         self._next_ticket = 0
         self._is_short = False
 
     def run(self, now: float) -> Iterator[Transfer]:
         """Parks and entries of a step; `now` in seconds."""
-        self._now = now
+        self.now = now
+        yield from self._park_held()
         if self._config.preempt:
             yield from self._park_forced()
             yield from self._relieve()
@@ -58,7 +63,7 @@ class Preemption:
 
     def join_line(self, seq: Sequence) -> None:
         seq.line_ticket = self.next_ticket()
-        seq.waiting_since = self._now
+        seq.waiting_since = self.now
 
     def next_ticket(self) -> int:
         self._next_ticket += 1
@@ -73,6 +78,27 @@ class Preemption:
             seq.is_announced = False
             seq.park_mode = None
             self._changes.append(Change(seq.seq_id, ChangeKind.RESUMED))
+
+    def _park_held(self) -> Iterator[Transfer]:
+        """Who was asked to stop taking part (SPEC P14); back in the line when its time is over."""
+        for seq in self._slots.active():
+            if seq.is_held and seq.status in RUNNING:
+                yield from self._park(seq, "request")
+            elif seq.is_held and self.now >= seq.held_until:
+                self.release(seq)
+
+    def hold(self, seq: Sequence, timeout_s: float) -> None:
+        """Park a running sequence in the next step, and keep it out of the line until `release`."""
+        if seq.status not in RUNNING or seq.is_held:
+            raise Conflict(f"slot {seq.slot} cannot be parked: it is {seq.status.value}")
+        seq.is_held = True
+        seq.held_until = self.now + timeout_s
+
+    def release(self, seq: Sequence) -> None:
+        if not seq.is_held:
+            raise Conflict(f"slot {seq.slot} cannot be resumed: it is {seq.status.value}")
+        seq.is_held = False
+        self.join_line(seq)
 
     def _park_forced(self) -> Iterator[Transfer]:
         """The test knob of SPEC P13: everybody, the leader and a lone one too."""
@@ -96,7 +122,7 @@ class Preemption:
 
     def _is_pressed(self) -> bool:
         residents, pace = self._residents(), self._pace()
-        leaving = self._parking.num_leaving(self._slots.active())
+        leaving = self._transfers.num_leaving(self._slots.active())
         if self._is_short:
             self._is_short = False
             return leaving == 0
@@ -160,14 +186,11 @@ class Preemption:
         return sorted(waiting, key=self._line_order)
 
     def _let_in(self, seq: Sequence) -> Iterator[Transfer]:
-        if seq.status is Status.STARTED:
-            self._parking.admit(seq)
-        else:
-            self._counters.n_resume += 1
-            transfer = self._parking.resume(seq)
-            if transfer is not None:
-                self._counters.pages_in += len(transfer.moves)
-                yield transfer
+        self._counters.n_resume += seq.park_mode is not None
+        transfer = self._parking.bring_in(seq)
+        if transfer is not None:
+            self._counters.pages_in += len(transfer.moves)
+            yield transfer
         self.announce_resumed(seq)
 
     def head(self) -> Sequence | None:
@@ -184,8 +207,8 @@ class Preemption:
     def _rotate(self) -> Iterator[Transfer]:
         """A resident that shifts for ever makes way for a head that has waited long (SPEC P10)."""
         head = self.head()
-        is_due = head is not None and self._now - head.waiting_since >= self._config.rotate_s
-        if head is None or not is_due or self._parking.is_in_flight:
+        is_due = head is not None and self.now - head.waiting_since >= self._config.rotate_s
+        if head is None or not is_due or self._transfers.is_in_flight:
             return
         entry, pace = self._parking.entry(head), self._pace()
         chosen = rotation.choose(

@@ -11,6 +11,7 @@ from kvalet.core import shift
 from kvalet.core.batcher import Batcher
 from kvalet.core.changes import Change, ChangeKind, Counters
 from kvalet.core.config import SchedulerConfig
+from kvalet.core.keeping import Keeping
 from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
 from kvalet.core.plan import (
@@ -21,15 +22,18 @@ from kvalet.core.plan import (
     PageShift,
     Sampled,
     SeqId,
+    SlotId,
     StepOutcome,
     StepPlan,
+    Transfer,
     pages_for,
 )
 from kvalet.core.preemption import Preemption
 from kvalet.core.sequence import Move, Sequence, Status
 from kvalet.core.slots import Slots
 from kvalet.core.store import HostStore
-from kvalet.errors import ContextExceeded, InvariantViolation, RequestError
+from kvalet.core.transfers import Transfers
+from kvalet.errors import Conflict, ContextExceeded, InvariantViolation, RequestError
 
 CONTEXT_EXCEEDED = "Context size has been exceeded."
 RESTORE_FAILED = "failed to restore the preempted sequence"
@@ -44,12 +48,16 @@ class Scheduler:
         self.counters = Counters()
         self._changes: list[Change] = []
         self._slots = Slots(config.num_slots, config.max_queue)
-        self._parking = Parking(self.pool, self.store, root)
+        self._transfers = Transfers(self.pool, self.store)
+        self._parking = Parking(self.pool, self.store, self._transfers, root)
+        self._keeping = Keeping(self.pool, self.store, self._transfers, self._parking)
+        self._asked: list[Transfer] = []  # copies that requests between two plans have started
         self._batcher = Batcher(config, self.pool, self._parking)
         self._preemption = Preemption(
             config,
             self._slots,
             self.pool,
+            self._transfers,
             self._parking,
             self._batcher,
             self.counters,
@@ -67,7 +75,12 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return self._parking.is_in_flight or not self._slots.is_empty
+        return self._transfers.is_in_flight or not self._slots.is_empty
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a copy is under way."""
+        return self._transfers.is_in_flight
 
     def take_changes(self) -> list[Change]:
         changes = list(self._changes)
@@ -95,9 +108,10 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan:
         """The next step. `now`: seconds of a monotonic clock."""
         self._start(self._slots.fill())
+        self._keeping.forget_used(now)
         self._charge_shifts()
         self._give_up_restores(now)
-        transfers = tuple(self._preemption.run(now))
+        transfers = (*self._take_asked(), *self._preemption.run(now))
         self._fail_hopeless()
         shifts, copies = self._shift_full()
         grants = tuple(self._grants())
@@ -105,6 +119,38 @@ class Scheduler:
         return StepPlan(
             self._step, self.pool.take_freed(), tuple(copies), tuple(shifts), grants, transfers
         )
+
+    def park(self, slot: SlotId, timeout_s: float) -> None:
+        """Park what runs in `slot`, or what its last request left (SPEC P14). Raises Conflict."""
+        seq = self.slots[slot]
+        if seq is not None:
+            self._preemption.hold(seq, timeout_s)
+            return
+        last = self._slots.last(slot)
+        if last is None:
+            raise Conflict(f"slot {slot} is idle and has nothing to park")
+        self._ask(self._keeping.keep(slot, last, self._preemption.now + timeout_s), out=True)
+
+    def resume(self, slot: SlotId) -> None:
+        """Undo `park`: back into the line, or back into the pool. Raises Conflict."""
+        seq = self.slots[slot]
+        if seq is not None:
+            self._preemption.release(seq)
+        else:
+            self._ask(self._keeping.bring_back(slot), out=False)
+
+    def _ask(self, transfer: Transfer | None, *, out: bool) -> None:
+        if transfer is None:
+            return
+        self._asked.append(transfer)
+        if out:
+            self.counters.pages_out += len(transfer.moves)
+        else:
+            self.counters.pages_in += len(transfer.moves)
+
+    def _take_asked(self) -> list[Transfer]:
+        asked, self._asked = self._asked, []
+        return asked
 
     def _start(self, started: list[Sequence]) -> None:
         for seq in started:
@@ -120,7 +166,9 @@ class Scheduler:
     def _fail_hopeless(self) -> None:
         """Guard: not even the empty pool holds the head, which S5 makes impossible (SPEC P9)."""
         head = self._preemption.head()
-        is_empty = not self._parking.is_in_flight and not any(s.is_resident for s in self._active())
+        is_empty = not self._transfers.is_in_flight and not any(
+            s.is_resident for s in self._active()
+        )
         if head is not None and is_empty and self._parking.can_restore(head):
             self._fail(head, CONTEXT_EXCEEDED)
 
@@ -154,14 +202,15 @@ class Scheduler:
 
     def commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """Take in what came of `plan`; the only place where computed tokens count."""
+        self._batcher.pacing.observe(plan, outcome.compute_s)
         by_id = {seq.seq_id: seq for seq in self._active()}
         for grant in plan.grants:
             self._commit_grant(by_id[grant.seq_id], grant, outcome)
         for transfer_id in outcome.landed:
-            self._preemption.announce_resumed(self._parking.land(transfer_id))
+            self._preemption.announce_resumed(self._transfers.land(transfer_id))
         for transfer_id in outcome.failed_transfers:
             self.counters.n_preempt_fail += 1
-            self._parking.fail(transfer_id)
+            self._transfers.fail(transfer_id)
 
     def _commit_grant(self, seq: Sequence, grant: Grant, outcome: StepOutcome) -> None:
         if seq.seq_id in outcome.failed:
@@ -228,4 +277,4 @@ class Scheduler:
                     f"sequence {seq.seq_id} ({seq.status.value}) holds {len(seq.table)} pages "
                     f"for {seq.num_computed} computed tokens"
                 )
-        self.pool.check([*(seq.table for seq in self._active()), *self._parking.holdings()])
+        self.pool.check([*(seq.table for seq in self._active()), *self._transfers.holdings()])

@@ -30,7 +30,6 @@ class Status(Enum):
 
 class Move(Enum):
     START = "takes a slot"
-    ADMIT = "enters the pool"
     COMPUTED = "all known tokens computed"
     PARK = "copy out issued"
     DROP = "parked without a copy"
@@ -52,7 +51,8 @@ _ALIVE = tuple(status for status in Status if status is not Status.ENDED)
 
 TRANSITIONS: Final[dict[tuple[Status, Move], Status]] = {
     (Status.QUEUED, Move.START): Status.STARTED,
-    (Status.STARTED, Move.ADMIT): Status.PREFILL,
+    (Status.STARTED, Move.TO_PREFILL): Status.PREFILL,
+    (Status.STARTED, Move.RESTORE): Status.RESTORING,
     (Status.PREFILL, Move.COMPUTED): Status.DECODE,
     (Status.REPLAY, Move.COMPUTED): Status.DECODE,
     (Status.REPLAY, Move.TO_PREFILL): Status.PREFILL,
@@ -105,7 +105,8 @@ class Sequence:
     table: list[PageId] = field(default_factory=list[PageId])  # in position order
     line_ticket: int = 0  # when its waiting began, as a count
     waiting_since: float = 0.0  # the same in seconds
-    is_held: bool = False  # parked on request: outside the line until resumed
+    is_held: bool = False  # to be parked on request, and outside the line until resumed
+    held_until: float = 0.0  # seconds
 
     num_cached: int = 0  # prompt tokens taken by name at first admission
     num_preempts: int = 0

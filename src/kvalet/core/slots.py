@@ -12,6 +12,7 @@ class Slots:
         self._max_queue = max_queue
         self._held: list[Sequence | None] = [None] * num_slots
         self._last_used = [0] * num_slots
+        self._last: list[Sequence | None] = [None] * num_slots  # that ended in the slot
         self._num_ends = 0
         self._queue: deque[Sequence] = deque()
 
@@ -56,6 +57,10 @@ class Slots:
                 started.append(seq)
         return started
 
+    def last(self, slot: SlotId) -> Sequence | None:
+        """The last sequence that ended in `slot`."""
+        return self._last[slot]
+
     def leave(self, seq: Sequence) -> None:
         """`seq` has ended."""
         if seq.slot is None:
@@ -63,6 +68,7 @@ class Slots:
             return
         self._num_ends += 1
         self._held[seq.slot] = None
+        self._last[seq.slot] = seq
         self._last_used[seq.slot] = self._num_ends
 
     def _free_slot(self, wanted: int | None) -> SlotId | None:

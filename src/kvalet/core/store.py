@@ -19,7 +19,9 @@ HostKey: TypeAlias = PageName | tuple[SeqId, int]
 class HostPage:
     key: HostKey
     host_id: HostId
+    tokens: tuple[int, ...]
     pins: int = 0
+    is_used: bool = False  # a sequence has taken it back
     is_landed: bool = False  # its copy out is complete
 
 
@@ -42,13 +44,19 @@ class HostStore:
         missing = sum(key not in self._by_key for key in keys)
         return self.num_held + missing <= self.budget_pages
 
-    def pin(self, key: HostKey) -> HostPage:
+    def pin(self, key: HostKey, tokens: list[int]) -> HostPage:
         """Pin the page of `key`; with `pins == 1` it is new and has to be filled."""
         page = self._by_key.get(key)
-        if page is None:
-            page = self._by_key[key] = HostPage(key, self._spare_buffer())
+        if page is None or page.tokens != tuple(tokens):
+            page = self._by_key[key] = HostPage(key, self._spare_buffer(), tuple(tokens))
         page.pins += 1
         return page
+
+    def find(self, name: PageName, tokens: list[int]) -> HostPage | None:
+        """The complete page of that name; the ids are compared too: a hash is not a proof."""
+        page = self._by_key.get(name)
+        is_it = page is not None and page.is_landed and page.tokens == tuple(tokens)
+        return page if is_it else None
 
     def pin_again(self, page: HostPage) -> None:
         page.pins += 1

@@ -1,0 +1,96 @@
+"""Copies in flight between pool and host store.
+
+A copy holds its pages and pins its buffers until it has landed, whatever becomes of the sequence
+meanwhile; then it tells whoever started it, and lets go.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from kvalet.core.pages import PagePool
+from kvalet.core.plan import Direction, PageId, Transfer, TransferId
+from kvalet.core.sequence import Sequence, Status
+from kvalet.core.store import HostPage, HostStore
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    seq: Sequence
+    transfer: Transfer
+    host_pages: list[HostPage]
+    landed: Callable[[], None]
+    failed: Callable[[], None]
+
+    @property
+    def pages(self) -> list[PageId]:
+        return [page for page, _ in self.transfer.moves]
+
+
+class Transfers:
+    def __init__(self, pool: PagePool, store: HostStore) -> None:
+        self._pool = pool
+        self._store = store
+        self._flights: dict[TransferId, _Flight] = {}
+        self._next_id = 0
+
+    @property
+    def is_in_flight(self) -> bool:
+        return bool(self._flights)
+
+    def start(
+        self,
+        seq: Sequence,
+        direction: Direction,
+        copies: list[tuple[PageId, HostPage]],
+        landed: Callable[[], None],
+        failed: Callable[[], None],
+    ) -> Transfer:
+        """Hold and pin what is copied. `landed` or `failed` is called once, before it is let go."""
+        for page, host in copies:
+            self._pool.hold(page)
+            self._store.pin_again(host)
+        moves = tuple((page, host.host_id) for page, host in copies)
+        transfer = Transfer(TransferId(self._next_id), seq.seq_id, direction, moves)
+        self._next_id += 1
+        host_pages = [host for _, host in copies]
+        self._flights[transfer.transfer_id] = _Flight(seq, transfer, host_pages, landed, failed)
+        return transfer
+
+    def land(self, transfer_id: TransferId) -> Sequence:
+        """Complete. Returns its sequence, which may have ended meanwhile."""
+        flight = self._flights.pop(transfer_id)
+        for host in flight.host_pages:
+            host.is_landed = True
+        flight.landed()
+        self._let_go(flight)
+        return flight.seq
+
+    def fail(self, transfer_id: TransferId) -> None:
+        """What did not get out is not in the store."""
+        flight = self._flights.pop(transfer_id)
+        if flight.transfer.direction is Direction.OUT:
+            for host in flight.host_pages:
+                self._store.lose(host)
+        flight.failed()
+        self._let_go(flight)
+
+    def num_leaving(self, sequences: Iterable[Sequence]) -> int:
+        """Pages all of whose holders are on their way out."""
+        if not self._flights:
+            return 0
+        leaving = Counter(p for s in sequences if s.status is Status.PREEMPTING for p in s.table)
+        for flight in self._flights.values():
+            if flight.seq.status in (Status.PREEMPTING, Status.ENDED):
+                leaving.update(flight.pages)
+        return sum(self._pool.refs(page) == holders for page, holders in leaving.items())
+
+    def holdings(self) -> Iterator[list[PageId]]:
+        """Pages that copies in flight hold."""
+        for flight in self._flights.values():
+            yield flight.pages
+
+    def _let_go(self, flight: _Flight) -> None:
+        self._pool.release_all(flight.pages)
+        for host in flight.host_pages:
+            self._store.unpin(host)

@@ -144,6 +144,12 @@ def test_a_truncated_file_says_where_it_ends(tmp_path: Path, path: Path) -> None
     assert "truncated: tensor 'b.weight' ends at byte" in fault(scratch, whole[:-1])
 
 
+def test_a_part_of_a_model_is_not_a_model(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "part.gguf", {"split.count": 3})
+    with pytest.raises(ModelFileError, match="one of 3 parts of a model"):
+        GGUFFile.open(path)
+
+
 def test_what_would_kill_ggmls_reader_is_refused(tmp_path: Path, path: Path) -> None:
     whole, scratch = path.read_bytes(), tmp_path / "x.gguf"
     alignment = b"general.alignment" + struct.pack("<I", 4)

@@ -6,6 +6,7 @@ from tests.runtime.clients import LETTERS, generation
 
 from kvalet.core.changes import Change, ChangeKind
 from kvalet.core.plan import FinishReason, Sampled, SeqId, StepOutcome, StepPlan
+from kvalet.errors import EngineFatal
 from kvalet.runtime.messages import Delta, Event, Failed, Finished, Resumed
 from kvalet.runtime.stream import Stream
 from kvalet.runtime.totals import Totals
@@ -44,6 +45,15 @@ def test_text_of_a_step_is_told_before_its_failure() -> None:
     assert events[0] == Delta("a", ())
     assert isinstance(events[1], Failed)
     assert str(events[1].error) == "lost"
+
+
+def test_an_end_that_was_not_told_yet_stays_the_only_one() -> None:
+    events: list[Event] = []
+    stream = stream_into(events)
+    stream.note(change(ChangeKind.FAILED, message="first"), 1.0)
+    stream.fail(EngineFatal("second"))
+    stream.send()
+    assert [str(event.error) for event in events if isinstance(event, Failed)] == ["first"]
 
 
 def test_an_end_without_any_token_has_a_prompt_time() -> None:

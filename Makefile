@@ -59,5 +59,5 @@ $(READY): $(VENV)/.venv $(SOURCES)
 	@touch $@
 
 $(MODEL): $(READY)
-	@$(BIN)/kvalet pull default
+	@$(BIN)/kvalet pull smollm2-135m
 	@touch $@

@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from kvalet.core.config import SchedulerConfig
+from kvalet.core.plan import SamplingParams, SeqId
+from kvalet.core.scheduler import Scheduler
+from kvalet.core.sequence import Sequence
+from kvalet.engine.fake import FakeEngine
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(p for p in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
@@ -40,6 +46,36 @@ def test_readme_and_contributing_name_only_targets_that_exist() -> None:
         used = set(_matches(r"\bmake ([a-z]+)\b", (ROOT / name).read_text()))
         assert used
         assert used <= targets
+
+
+def test_the_example_in_architecture_happens_as_told() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    told = {int(step): (int(a), int(b)) for step, a, b in _example_rows(text)}
+    assert len(told) > 5
+    happened = _pages_of_two_chats(num_steps=max(told))
+    assert told == {step: happened[step] for step in told}
+
+
+def _example_rows(text: str) -> list[tuple[str, str, str]]:
+    return re.findall(r"^\| (\d+) \| (\d+), (\d+) \|", text, re.MULTILINE)
+
+
+def _pages_of_two_chats(num_steps: int) -> dict[int, tuple[int, int]]:
+    """Pages that A and B hold after each step; B arrives after the first."""
+    engine = FakeEngine(num_pages=10)
+    scheduler = Scheduler(SchedulerConfig(num_slots=4, n_ctx=320), num_pages=10, root=b"")
+    a = Sequence(SeqId(0), tuple(range(200)), 100, SamplingParams(temperature=0))
+    b = Sequence(SeqId(1), tuple(range(50, 110)), 100, SamplingParams(temperature=0))
+    happened = {}
+    scheduler.add(a)
+    for step in range(1, num_steps + 1):
+        plan = scheduler.plan(float(step))
+        scheduler.commit(plan, engine.execute(plan))
+        happened[step] = (len(a.table), len(b.table))
+        if step == 1:
+            scheduler.add(b)
+    assert not scheduler.has_work
+    return happened
 
 
 def test_reference_pages_are_what_the_code_says() -> None:

@@ -87,7 +87,7 @@ class ServeConfig:
         env="LLAMA_ARG_MODEL",
         parse=_text,
         metavar="MODEL",
-        shown="`default`, SmolLM2-135M-Instruct Q4_1",
+        shown="`smollm2-135m`, SmolLM2-135M-Instruct Q4_1",
         about="a GGUF file, or the name of a model that `kvalet pull` knows",
     )
     alias: str | None = _setting(

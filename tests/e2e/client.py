@@ -19,6 +19,12 @@ def post(url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def get(url: str, path: str) -> Any:  # noqa: ANN401  # any JSON
+    response = httpx.get(url + path, timeout=TIMEOUT_S)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
 def complete(url: str, body: dict[str, Any]) -> dict[str, Any]:
     """The choice of a completion: text, logprobs, finish reason."""
     choice: dict[str, Any] = post(url, "/v1/completions", body)["choices"][0]

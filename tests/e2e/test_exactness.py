@@ -13,7 +13,7 @@ import pytest
 
 from kvalet.bench.process import ServerProcess
 from kvalet.core.plan import pages_for
-from tests.e2e.client import complete, complete_together, metrics, post
+from tests.e2e.client import complete, complete_together, get, metrics, post
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -55,9 +55,9 @@ class Case:
     answers: list[Body]  # to REQUESTS, alone
 
 
-@pytest.fixture(scope="module", params=["tiny", pytest.param("default", marks=pytest.mark.model)])
+@pytest.fixture(scope="module", params=["tiny", pytest.param("smollm2-135m", marks=pytest.mark.model)])
 def case(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[Case]:
-    flags = ("-m", str(tiny_model) if request.param == "tiny" else "default", "-c", "2048")
+    flags = ("-m", str(tiny_model) if request.param == "tiny" else request.param, "-c", "2048")
     with ServerProcess(*flags) as server:
         answers = [complete(server.url, body | {"cache_prompt": False}) for body in REQUESTS]
         yield Case(flags, server.url, answers)
@@ -81,7 +81,7 @@ def test_sharing_the_prompt(case: Case) -> None:
 def test_parked_every_few_tokens(case: Case) -> None:
     """Every page comes back from the host each time, and nothing else does."""
     with ServerProcess(*case.flags, env={"LLAMA_SERVER_PREEMPT_EVERY": str(EVERY)}) as server:
-        page_bytes = post(server.url, "/props", {})["page_bytes"]
+        page_bytes = get(server.url, "/props")["pool"]["page_bytes"]
         moved = 0.0
         for body, answer in zip(REQUESTS, case.answers, strict=True):
             reply = post(server.url, "/v1/completions", body)

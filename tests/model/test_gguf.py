@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.model.builders import Value, write_gguf
+from tests.model.builders import Value, write_bpe, write_gguf, write_spm
 
 from kvalet.errors import ModelFileError
 from kvalet.model.gguf import GGUFFile
@@ -144,11 +144,21 @@ def test_a_truncated_file_says_where_it_ends(tmp_path: Path, path: Path) -> None
     assert "truncated: tensor 'b.weight' ends at byte" in fault(scratch, whole[:-1])
 
 
+def test_a_part_of_a_model_is_not_a_model(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "part.gguf", {"split.count": 3})
+    with pytest.raises(ModelFileError, match="one of 3 parts of a model"):
+        GGUFFile.open(path)
+
+
 def test_what_would_kill_ggmls_reader_is_refused(tmp_path: Path, path: Path) -> None:
     whole, scratch = path.read_bytes(), tmp_path / "x.gguf"
     alignment = b"general.alignment" + struct.pack("<I", 4)
     assert "'general.alignment' is not a 32-bit integer" in fault(
         scratch, whole.replace(alignment, alignment[:-4] + struct.pack("<I", 6))
+    )
+    named = struct.pack("<Q", 5) + b"t.int"
+    assert "metadata key 3 of 10 has no name" in fault(
+        scratch, whole.replace(named, struct.pack("<Q", 0) + b"t.int")
     )
     dims = struct.pack("<IQQ", 2, 4, 3)
     assert "tensor 'a' has a dimension of 0" in fault(
@@ -165,16 +175,18 @@ def test_ggmls_own_complaint_is_the_message(
     assert capfd.readouterr() == ("", "")
 
 
-def test_no_damage_gets_past(path: Path) -> None:
-    """Every cut, every byte set to several values, and random mixtures."""
+def test_no_damage_gets_past(tmp_path: Path, path: Path) -> None:
+    """Every cut, every byte set to several values; vocabularies damaged at random."""
+    bpe = write_bpe(tmp_path / "bpe.gguf", ["the"], metadata={"tokenizer.chat_template": "{{ x }}"})
+    spm = write_spm(tmp_path / "spm.gguf", {"t": -1.0, "th": -2.0, "h": -3.0})
     run = subprocess.run(
-        [sys.executable, "-m", "tests.model.fuzz_gguf", path],
+        [sys.executable, "-m", "tests.model.fuzz_gguf", path, bpe, spm],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert (run.returncode, run.stderr) == (0, "")
-    opened, refused = map(int, run.stdout.split())
-    assert opened > 100  # harmless damage, or the test would prove nothing
-    assert refused > 1000
+    loaded, refused = map(int, run.stdout.split())
+    assert loaded > 500  # harmless damage, or the test would prove nothing
+    assert refused > 500

@@ -1,7 +1,7 @@
 """Sequences laid out in a pool for the kernel tests, and attention to them in f64.
 
 Every cell that no sequence has written is NaN, pages are dealt at random, and the layer beside the
-one under test is NaN throughout: a kernel that touches what it must not gives NaN.
+one under test is NaN throughout: a kernel that lets in what it must not gives NaN.
 """
 
 import ctypes
@@ -39,7 +39,8 @@ def bits(x: F32) -> NDArray[np.uint32]:
 class Chats:
     """Sequences of the given lengths with random q, k, v; their cells are in the pool."""
 
-    def __init__(self, shape: Shape, lengths: Sequence[int], seed: int = 0) -> None:
+    def __init__(self, shape: Shape, lengths: Sequence[int], seed: int = 0, deal: int = 0) -> None:
+        """`seed` decides the values, `deal` which pages they lie in."""
         rng = np.random.default_rng(seed)
         self.shape = shape
         self.lengths = list(lengths)
@@ -55,7 +56,7 @@ class Chats:
         per_seq = [-(-n // PAGE_CELLS) for n in lengths]
         num_pages = sum(per_seq) + 3
         self.pages = np.full((num_pages, NUM_LAYERS, 2, kv_heads, d * PAGE_CELLS), np.nan, "f2")
-        order = rng.permutation(num_pages).astype(np.int32)
+        order = np.random.default_rng(deal).permutation(num_pages).astype(np.int32)
         self.tables = np.full((len(lengths), max(per_seq) + 1), order[-1], np.int32)
         start = 0
         for i, n in enumerate(per_seq):
@@ -81,10 +82,12 @@ class Chats:
         return k, v
 
     def _fill(self, seq: int) -> None:
-        for position in range(self.lengths[seq]):
-            k, v = self.cells(seq, position)
-            k[:] = self.k[seq][position]
-            v[:] = self.v[seq][position]
+        d, heads = self.shape.head_dim, self.shape.num_kv_heads
+        for start in range(0, self.lengths[seq], PAGE_CELLS):
+            k, v = (x[seq][start : start + PAGE_CELLS] for x in (self.k, self.v))
+            page = self.pages[self.tables[seq, start // PAGE_CELLS], LAYER]
+            page[0].reshape(heads, d, PAGE_CELLS)[:, :, : len(k)] = k.transpose(1, 2, 0)
+            page[1].reshape(heads, PAGE_CELLS, d)[:, : len(v)] = v.transpose(1, 0, 2)
 
     def all_rows(self, count: int) -> list[Row]:
         """The last `count` rows of every sequence."""
@@ -149,7 +152,7 @@ class Step:
         shape = chats.shape
         self._row_seq = np.array([seq for seq, _ in rows], np.int32)
         self._row_pos = np.array([position for _, position in rows], np.int32)
-        self._counters = np.zeros(NUM_LAYERS, np.int32)
+        self.counters = np.zeros(NUM_LAYERS, np.int32)
         self._partials = np.full(partials_floats, np.nan, np.float32)
         self._chats = chats
         self.batch = Batch(
@@ -159,7 +162,7 @@ class Step:
             self._row_pos.ctypes.data,
             chats.tables.ctypes.data,
             chats.tables.shape[1],
-            self._counters.ctypes.data,
+            self.counters.ctypes.data,
             self._partials.ctypes.data,
             partials_floats,
         )

@@ -16,7 +16,7 @@ from kvalet.server.desk import Desk, ServerSettings
 from kvalet.server.listen import listen, url_of
 from tests.server.fakes import FakeService, Script, make_model
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 
 
 class Edge:
@@ -123,7 +123,7 @@ def live_edge() -> Iterator[LiveEdge]:
             edge.close()
 
 
-def wait_until(is_so: Callable[[], bool], timeout_s: float = 5.0) -> None:
+def wait_until(is_so: Callable[[], bool], timeout_s: float = 20.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < deadline, "it did not come about in time"

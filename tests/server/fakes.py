@@ -72,6 +72,7 @@ class LineTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, object]],
+        /,
         *,
         add_generation_prompt: bool = True,
         **kwargs: object,

@@ -22,7 +22,7 @@ PROMPTS: dict[str, object] = {"prompt": ["a", "b"], "max_tokens": None}
 def request(live: LiveEdge, body: dict[str, object]) -> Iterator[socket.socket]:
     host, port = live.url.removeprefix("http://").split(":")
     payload = json.dumps(body).encode()
-    with socket.create_connection((host, int(port)), timeout=5) as sock:
+    with socket.create_connection((host, int(port)), timeout=20) as sock:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
         sock.sendall(head.encode() + payload)
         yield sock
@@ -100,7 +100,7 @@ def test_a_shutdown_tells_everybody(live: LiveEdge) -> None:
 @pytest.fixture
 def client(live: LiveEdge) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(
-        base_url=f"{live.url}/v1", api_key="none", timeout=5, max_retries=0
+        base_url=f"{live.url}/v1", api_key="none", timeout=20, max_retries=0
     ) as client:
         yield client
 

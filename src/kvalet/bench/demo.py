@@ -32,8 +32,8 @@ def run(console: Console) -> int:
     alone = [Chat(name, {**body, "cache_prompt": False}) for name, body in bodies]
     console.print(f"[bold]kvalet serve {' '.join(FLAGS)}[/]", highlight=False)
     console.print(
-        f"Four chats at once, each of about 160 prompt tokens and {NUM_TOKENS} to come; "
-        "then each of them alone.\n",
+        f"four chats at once, each of about 160 prompt tokens and {NUM_TOKENS} to come;\n"
+        "then each of them alone\n",
         highlight=False,
     )
     with ServerProcess(*FLAGS) as server:

@@ -27,10 +27,10 @@ _STYLES = {
 _COLUMNS = (
     ("chat", 8),
     ("state", 7),
-    ("", 20),
+    ("", 14),
     ("tokens", 7),
     ("parked", 15),
-    ("alone, afterwards", 17),
+    ("then alone", 17),
 )
 
 
@@ -93,7 +93,7 @@ class DemoView:
             table.add_row(
                 chat.name,
                 Text(chat.state.value, _STYLES[chat.state]),
-                ProgressBar(self._num_tokens, _tokens(chat), width=20),
+                ProgressBar(self._num_tokens, _tokens(chat), width=14),
                 f"{_tokens(chat)}/{self._num_tokens}",
                 _pauses(chat),
                 self._comparison(chat, solo),
@@ -105,7 +105,7 @@ class DemoView:
         cells = f"{self.cells_used:,} of {self._pool_cells:,} cells used"
         seconds = f"{time.monotonic() - self._begun:.0f} s"
         line.add_row(
-            "pool", ProgressBar(self._pool_cells, self.cells_used, width=34), cells, seconds
+            "pool", ProgressBar(self._pool_cells, self.cells_used, width=30), cells, seconds
         )
         return line
 

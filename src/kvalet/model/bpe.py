@@ -24,7 +24,7 @@ class BytePairs:
         ids = {
             text: id_
             for id_, (text, kind) in enumerate(zip(vocabulary.texts, vocabulary.kinds, strict=True))
-            if kind not in SILENT_KINDS and is_valid_text(text)
+            if kind not in SILENT_KINDS and text and is_valid_text(text)
         }
         merges = list(_merges(file.texts("tokenizer.ggml.merges"), ids))
         self._library = Library(models.BPE(ids, merges, ignore_merges=rule.ignore_merges))

@@ -69,6 +69,7 @@ class GGUFFile:
                     {tensor.name: tensor for tensor in _tensors(reader, tensor_context)}
                 )
             _check_inside(self.tensors, self.num_bytes)
+            _check_undivided(self.metadata)
         except ModelFileError as fault:
             raise ModelFileError(f"{path}: {fault}") from None
 
@@ -254,3 +255,9 @@ def _check_inside(tensors: Mapping[str, TensorInfo], num_bytes: int) -> None:
             raise ModelFileError(
                 f"truncated: tensor {tensor.name!r} ends at byte {end}, the file has {num_bytes}"
             )
+
+
+def _check_undivided(metadata: Mapping[str, Value]) -> None:
+    num_parts = metadata.get("split.count", 1)
+    if isinstance(num_parts, int) and num_parts > 1:
+        raise ModelFileError(f"one of {num_parts} parts of a model; join them into one file first")

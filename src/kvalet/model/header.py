@@ -1,8 +1,8 @@
 """A first walk over a GGUF header: its strings, and the faults ggml's reader would die of.
 
-ggml's reader divides by dimensions and asserts on the alignment's type, which ends the process, and
-hands strings out one foreign call at a time, cut at a NUL. So strings are taken here, and whatever
-passes `walk` is safe to give to ggml. Numbers and tensors are ggml's to read.
+ggml's reader divides by dimensions and asserts that a key has a name and the alignment its type,
+which ends the process; and it hands strings out one foreign call at a time, cut at a NUL. So
+strings are taken here, and whatever passes `walk` is safe to give to ggml, which reads the rest.
 """
 
 import struct
@@ -112,6 +112,8 @@ def _keys(cursor: _Cursor, count: int) -> Iterator[Key]:
     for index in range(count):
         cursor.place = f"metadata key {index + 1} of {count}"
         name = cursor.text()
+        if not name:
+            raise ModelFileError(f"metadata key {index + 1} of {count} has no name")
         cursor.place = f"metadata key {name!r}"
         yield _value(cursor, name)
 

@@ -36,7 +36,7 @@ class SentencePieces:
         ids = {
             text: id_
             for id_, (text, kind) in enumerate(zip(vocabulary.texts, vocabulary.kinds, strict=True))
-            if (kind not in SILENT_KINDS or text == unknown) and is_valid_text(text)
+            if (kind not in SILENT_KINDS or text == unknown) and text and is_valid_text(text)
         }
         if unknown not in ids:
             unknown = None

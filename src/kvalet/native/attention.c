@@ -31,21 +31,22 @@ static void attend_split(const kvalet_attention *a, const block *b, const querie
 static void attend_whole(const kvalet_attention *a, const block *b, const queries *qs,
                          int first_head, float *out) {
     int head_dim = a->pool->head_dim, num_heads = qs->num / b->num_rows;
-    float state[MAX_QUERIES][KVALET_MAX_HEAD_DIM + 2], result[MAX_QUERIES][KVALET_MAX_HEAD_DIM + 2];
-    float *results[MAX_QUERIES];
+    _Alignas(64) float memory[2 * MAX_QUERIES * (KVALET_MAX_HEAD_DIM + 16)];
+    float *results[MAX_QUERIES], *states[MAX_QUERIES];
     for (int i = 0; i < qs->num; i++) {
-        results[i] = result[i];
-        fold_start(state[i], head_dim, a->sinks ? a->sinks + first_head + i % num_heads : NULL);
+        results[i] = memory + 2 * i * (head_dim + 16);
+        states[i] = results[i] + head_dim + 16;
+        fold_start(states[i], head_dim, a->sinks ? a->sinks + first_head + i % num_heads : NULL);
     }
     for (int chunk = b->first_chunk; chunk < b->first_chunk + b->num_chunks; chunk++) {
         attend_chunk(qs, chunk, results);
         for (int i = 0; i < qs->num; i++)
             if (sees_chunk(qs, i, chunk))
-                fold_chunk(state[i], result[i], head_dim);
+                fold_chunk(states[i], results[i], head_dim);
     }
     for (int i = 0; i < qs->num; i++) {
         int64_t row = b->row + i / num_heads, head = first_head + i % num_heads;
-        fold_finish(state[i], head_dim, out + (row * a->num_heads + head) * head_dim);
+        fold_finish(states[i], head_dim, out + (row * a->num_heads + head) * head_dim);
     }
 }
 

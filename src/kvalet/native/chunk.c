@@ -20,69 +20,84 @@ static inline int tile_size(const queries *qs, int tile) {
 void pack_query(queries *qs, int i, const float *q) {
     int head_dim = qs->a->pool->head_dim;
     int tile = i - i % TILE_QUERIES, n = tile_size(qs, tile);
-    float *to = qs->packed + (int64_t)tile * head_dim + (i - tile);
+    float *to = qs->packed + tile * head_dim + (i - tile);
     for (int d = 0; d < head_dim; d++)
-        to[(int64_t)d * n] = q[d];
+        to[d * n] = q[d];
 }
 
-/* Most vectors a tile of n queries can keep in registers side by side. */
+/* Most vectors that a tile of n queries can keep in registers: n sums of each and the vector. */
 INLINE int vectors_beside(int n) {
-    return 4 * n <= TILE_ACCUMULATORS ? 4 : 2 * n <= TILE_ACCUMULATORS ? 2 : 1;
+    return 4 * (n + 1) < V16_REGISTERS ? 4 : 2 * (n + 1) < V16_REGISTERS ? 2 : 1;
 }
 
-/* q.k of n queries and `width` vectors of cells; each product is summed over dim in order. */
-INLINE void score_cells(const int n, const int width, const f16 *k, const float *q, int head_dim,
-                        float *scores) {
-    v16 sum[TILE_ACCUMULATORS];
+/* The inner step of both products: sums[i][j] += factors[i * stride] * x[j]. */
+INLINE void add_products(const int n, const int width, v16 *sums, const v16 *x,
+                         const float *factors, int stride) {
     UNROLL
-    for (int i = 0; i < n * width; i++)
-        sum[i] = v16_set1(0.0f);
-    for (int d = 0; d < head_dim; d++, k += PAGE, q += n) {
-        UNROLL
-        for (int j = 0; j < width; j++) {
-            v16 cells = v16_load_f16(k + 16 * j);
-            UNROLL
-            for (int i = 0; i < n; i++)
-                sum[i * width + j] = v16_fma(cells, v16_set1(q[i]), sum[i * width + j]);
-        }
-    }
-    UNROLL
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        v16 factor = v16_set1(factors[i * stride]);
         UNROLL
         for (int j = 0; j < width; j++)
-            v16_store(scores + i * CHUNK + 16 * j, sum[i * width + j]);
+            sums[i * width + j] = v16_fma(x[j], factor, sums[i * width + j]);
+    }
 }
 
-INLINE void score_page(const int n, const f16 *k, const float *q, int head_dim, float *scores) {
+INLINE void load_f16(const int width, v16 *x, const f16 *from) {
+    UNROLL
+    for (int j = 0; j < width; j++)
+        x[j] = v16_load_f16(from + 16 * j);
+}
+
+/* One kv head's cells of a page, and K of the page after it. */
+typedef struct page_cells {
+    const f16 *k, *v, *next_k;
+} page_cells;
+
+/* Pages lie anywhere, so the processor cannot foresee the next one: what is needed soon is asked for
+ * line by line while this page's K is read. K, V and next K have the same size. */
+INLINE void prefetch_soon(const page_cells *page, int64_t offset) {
+    __builtin_prefetch(page->v + offset);
+    __builtin_prefetch(page->next_k + offset);
+}
+
+/* q.k of n queries and `width` vectors of cells from c on; each is summed over dim in order. */
+INLINE void score_cells(const int n, const int width, const page_cells *page, int c,
+                        const float *q, int head_dim, float *scores) {
+    v16 sums[V16_REGISTERS], cells[4];
+    UNROLL
+    for (int i = 0; i < n * width; i++)
+        sums[i] = v16_set1(0.0f);
+    for (int d = 0; d < head_dim; d++) {
+        prefetch_soon(page, d * PAGE);
+        load_f16(width, cells, page->k + d * PAGE + c);
+        add_products(n, width, sums, cells, q + d * n, 1);
+    }
+    UNROLL
+    for (int i = 0; i < n * width; i++)
+        v16_store(scores + i / width * CHUNK + c + i % width * 16, sums[i]);
+}
+
+INLINE void score_page(const int n, const page_cells *page, const float *q, int head_dim,
+                       float *scores) {
     const int width = min_int(vectors_beside(n), 2);
     for (int c = 0; c < PAGE; c += 16 * width)
-        score_cells(n, width, k + c, q, head_dim, scores + c);
+        score_cells(n, width, page, c, q, head_dim, scores);
 }
 
 /* Adds weight * V of cells [first, end) of a page to `width` vectors of n results, in cell order. */
 INLINE void weigh_dims(const int n, const int width, const f16 *v, int head_dim,
                        const float *weights, int first, int end, float *const *results, int d) {
-    v16 sum[TILE_ACCUMULATORS];
+    v16 sums[V16_REGISTERS], dims[4];
     UNROLL
-    for (int i = 0; i < n; i++)
-        UNROLL
-        for (int j = 0; j < width; j++)
-            sum[i * width + j] = v16_load(results[i] + d + 16 * j);
+    for (int i = 0; i < n * width; i++)
+        sums[i] = v16_load(results[i / width] + d + i % width * 16);
     for (int c = first; c < end; c++) {
-        UNROLL
-        for (int j = 0; j < width; j++) {
-            v16 dims = v16_load_f16(v + (int64_t)c * head_dim + d + 16 * j);
-            UNROLL
-            for (int i = 0; i < n; i++)
-                sum[i * width + j] =
-                    v16_fma(dims, v16_set1(weights[i * CHUNK + c]), sum[i * width + j]);
-        }
+        load_f16(width, dims, v + c * head_dim + d);
+        add_products(n, width, sums, dims, weights + c, CHUNK);
     }
     UNROLL
-    for (int i = 0; i < n; i++)
-        UNROLL
-        for (int j = 0; j < width; j++)
-            v16_store(results[i] + d + 16 * j, sum[i * width + j]);
+    for (int i = 0; i < n * width; i++)
+        v16_store(results[i / width] + d + i % width * 16, sums[i]);
 }
 
 INLINE void weigh_page(const int n, const f16 *v, int head_dim, const float *weights, int first,
@@ -102,9 +117,10 @@ INLINE void weigh_page(const int n, const f16 *v, int head_dim, const float *wei
 #define FOR_TILE_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #endif
 
-static void score_tile(int n, const f16 *k, const float *q, int head_dim, float *scores) {
+static void score_tile(int n, const page_cells *page, const float *q, int head_dim,
+                       float *scores) {
     switch (n) {
-#define SCORE(N) case N: score_page(N, k, q, head_dim, scores); break;
+#define SCORE(N) case N: score_page(N, page, q, head_dim, scores); break;
         FOR_TILE_SIZES(SCORE)
 #undef SCORE
     }
@@ -143,29 +159,30 @@ static void softmax(const kvalet_attention *a, float *w, int first, int end, flo
     max_sum[1] = v16_reduce_add(sum);
 }
 
-/* Cells of the page (counted from its start) that queries tile .. tile + n all see go through
- * together; before and after them each query takes its own alone. So a cell is never multiplied
- * into the result of a query that does not see it, and each result is summed in cell order. */
+/* Later queries see later cells, so those that see a given cell are adjacent: a page is taken in
+ * runs of cells that the same queries see. A cell is never multiplied into the result of a query
+ * that does not see it, and each result is summed in cell order. */
 static void weigh_visible(const chunk_weights *w, int tile, int n, const f16 *v, int head_dim,
                           int page_start, float *const *results) {
-    int first[TILE_QUERIES], end[TILE_QUERIES], common_first = 0, common_end = PAGE;
-    for (int i = 0; i < n; i++) {
-        first[i] = clamp(w->first[tile + i] - page_start, 0, PAGE);
-        end[i] = clamp(w->end[tile + i] - page_start, 0, PAGE);
-        common_first = max_int(common_first, first[i]);
-        common_end = min_int(common_end, end[i]);
+    const int *first = w->first + tile, *end = w->end + tile;
+    int low = 0, high = 0; /* queries low <= i < high see cell c */
+    int c = max_int(first[0], page_start), stop = min_int(end[n - 1], page_start + PAGE);
+    while (c < stop) {
+        while (high < n && first[high] <= c)
+            high++;
+        while (low < high && end[low] <= c)
+            low++;
+        int next = high < n ? min_int(first[high], stop) : stop;
+        if (low < high) {
+            next = min_int(end[low], next);
+            weigh_tile(high - low, v, head_dim, w->of[tile + low] + page_start, c - page_start,
+                       next - page_start, results + tile + low);
+        }
+        c = next;
     }
-    common_end = max_int(common_first, common_end);
-    for (int i = 0; i < n; i++)
-        weigh_tile(1, v, head_dim, w->of[tile + i] + page_start, first[i],
-                   min_int(common_first, end[i]), results + tile + i);
-    weigh_tile(n, v, head_dim, w->of[tile] + page_start, common_first, common_end, results + tile);
-    for (int i = 0; i < n; i++)
-        weigh_tile(1, v, head_dim, w->of[tile + i] + page_start, max_int(common_end, first[i]),
-                   end[i], results + tile + i);
 }
 
-/* Visible part of the chunk for each query; returns how many pages of it any of them sees. */
+/* Visible part of the chunk for each query, and the pages of it that any of them sees. */
 static void clip_to_chunk(const queries *qs, int chunk, chunk_weights *w, int *first_page,
                           int *end_page) {
     int start = chunk * CHUNK, first = CHUNK, end = 0;
@@ -179,24 +196,40 @@ static void clip_to_chunk(const queries *qs, int chunk, chunk_weights *w, int *f
     *end_page = (end + PAGE - 1) / PAGE;
 }
 
-void attend_chunk(const queries *qs, int chunk, float *const *results) {
+static void score_pages(const queries *qs, const int32_t *pages, int first_page, int end_page,
+                        chunk_weights *w) {
     const kvalet_attention *a = qs->a;
-    const int32_t *pages = qs->table + chunk * (CHUNK / PAGE);
-    int head_dim = a->pool->head_dim, first_page, end_page;
-    chunk_weights w;
-    clip_to_chunk(qs, chunk, &w, &first_page, &end_page);
+    int head_dim = a->pool->head_dim;
+    for (int p = first_page; p < end_page; p++) {
+        page_cells page = {
+            .k = page_k(a, pages[p], qs->kv_head),
+            .v = page_v(a, pages[p], qs->kv_head),
+            .next_k = page_k(a, pages[min_int(p + 1, end_page - 1)], qs->kv_head),
+        };
+        for (int tile = 0; tile < qs->num; tile += TILE_QUERIES)
+            score_tile(tile_size(qs, tile), &page, qs->packed + tile * head_dim, head_dim,
+                       w->of[tile] + p * PAGE);
+    }
+}
 
+static void weigh_pages(const queries *qs, const int32_t *pages, int first_page, int end_page,
+                        const chunk_weights *w, float *const *results) {
     for (int p = first_page; p < end_page; p++)
         for (int tile = 0; tile < qs->num; tile += TILE_QUERIES)
-            score_tile(tile_size(qs, tile), page_k(a, pages[p], qs->kv_head),
-                       qs->packed + (int64_t)tile * head_dim, head_dim, w.of[tile] + p * PAGE);
+            weigh_visible(w, tile, tile_size(qs, tile), page_v(qs->a, pages[p], qs->kv_head),
+                          qs->a->pool->head_dim, p * PAGE, results);
+}
+
+void attend_chunk(const queries *qs, int chunk, float *const *results) {
+    const int32_t *pages = qs->table + chunk * (CHUNK / PAGE);
+    int head_dim = qs->a->pool->head_dim, first_page, end_page;
+    chunk_weights w;
+    clip_to_chunk(qs, chunk, &w, &first_page, &end_page);
+    score_pages(qs, pages, first_page, end_page, &w);
     for (int i = 0; i < qs->num; i++)
         if (sees_chunk(qs, i, chunk)) {
             memset(results[i], 0, (size_t)head_dim * sizeof(float));
-            softmax(a, w.of[i], w.first[i], w.end[i], results[i] + head_dim);
+            softmax(qs->a, w.of[i], w.first[i], w.end[i], results[i] + head_dim);
         }
-    for (int p = first_page; p < end_page; p++)
-        for (int tile = 0; tile < qs->num; tile += TILE_QUERIES)
-            weigh_visible(&w, tile, tile_size(qs, tile), page_v(a, pages[p], qs->kv_head),
-                          head_dim, p * PAGE, results);
+    weigh_pages(qs, pages, first_page, end_page, &w, results);
 }

@@ -2,7 +2,7 @@
 #include <immintrin.h>
 
 #define TILE_QUERIES 6
-#define TILE_ACCUMULATORS 6
+#define V16_REGISTERS 8
 
 typedef struct { __m256 lo, hi; } v16;
 

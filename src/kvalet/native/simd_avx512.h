@@ -2,7 +2,7 @@
 #include <immintrin.h>
 
 #define TILE_QUERIES 12
-#define TILE_ACCUMULATORS 24
+#define V16_REGISTERS 32
 
 typedef __m512 v16;
 

@@ -2,7 +2,7 @@
 #include <arm_neon.h>
 
 #define TILE_QUERIES 6
-#define TILE_ACCUMULATORS 6
+#define V16_REGISTERS 8
 
 typedef struct { float32x4_t q[4]; } v16;
 

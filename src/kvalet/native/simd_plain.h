@@ -1,6 +1,6 @@
 /* The plain C spelling of v16: the reference of the others. Slow where fmaf is a call. */
 #define TILE_QUERIES 6
-#define TILE_ACCUMULATORS 6
+#define V16_REGISTERS 8
 
 typedef struct { float f[16]; } v16;
 

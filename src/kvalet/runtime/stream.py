@@ -89,8 +89,10 @@ class Stream:
                 self.fail(EngineError(change.message))
 
     def fail(self, error: Exception) -> None:
-        self._say(Failed(error))
-        self.is_over = True
+        """End it with `error`, unless it has ended already and only not been told yet."""
+        if not self.is_over:
+            self._say(Failed(error))
+            self.is_over = True
 
     def send(self) -> bool:
         """Hand over what this step brought, if anything. False: the sink is broken, which is no

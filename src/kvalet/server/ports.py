@@ -6,7 +6,7 @@ Protocols, so that the edge can be tested without a model. Nothing here computes
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvalet.core.plan import SeqId
 from kvalet.runtime.messages import Generation, Sink, Snapshot
@@ -74,9 +74,10 @@ class ChatTemplate(Protocol):
     def render(
         self,
         messages: Sequence[Mapping[str, object]],
+        /,
         *,
         add_generation_prompt: bool = True,
-        **kwargs: object,
+        **kwargs: Any,  # noqa: ANN401  # what a template takes is its own business
     ) -> str:
         """The conversation as text. Raises RequestError for what the template refuses."""
         ...

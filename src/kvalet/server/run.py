@@ -107,9 +107,9 @@ class _Life:
 
     async def _loaded(self) -> ServedModel | None:
         """The model, or None if a stop comes first."""
-        loading = _on_daemon(self._load)
+        loading = asyncio.wrap_future(_on_daemon(self._load))
         stop = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait((asyncio.wrap_future(loading), stop), return_when="FIRST_COMPLETED")
+        await asyncio.wait((loading, stop), return_when="FIRST_COMPLETED")
         stop.cancel()
         return loading.result() if loading.done() else None
 

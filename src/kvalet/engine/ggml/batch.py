@@ -14,7 +14,6 @@ from kvalet.core.plan import Grant, SeqId, pages_for
 from kvalet.errors import EngineError
 
 Int32Array = np.ndarray[Any, np.dtype[np.int32]]
-MAX_POSITION: Final = 2**31 - 1
 PADDING: Final = 32  # rows a graph may have beyond those it is given
 
 
@@ -48,8 +47,10 @@ class Batch:
         self._clear()
         refused: dict[SeqId, str] = {}
         for grant in grants:
-            fault = self._try_add(grant)
-            if fault is not None:
+            fault = self._fault_of(grant)
+            if fault is None:
+                self._add(grant)
+            else:
                 refused[grant.seq_id] = fault
         return refused
 
@@ -68,37 +69,28 @@ class Batch:
         self.draws.clear()
         self.num_rows = 0
 
-    def _try_add(self, grant: Grant) -> str | None:
+    def _fault_of(self, grant: Grant) -> str | None:
+        if not grant.tokens:
+            return "a grant of no tokens"
+        end, limits = grant.start + len(grant.tokens), self.limits
+        if grant.start < 0 or not pages_for(end) <= len(grant.pages) <= limits.num_pages:
+            return f"{len(grant.pages)} pages for positions {grant.start} to {end}"
+        if min(grant.tokens) < 0 or max(grant.tokens) >= limits.num_vocab:
+            return f"a token id outside the vocabulary of {limits.num_vocab}"
+        if min(grant.pages) < 0 or max(grant.pages) >= limits.num_pages:
+            return f"a page id outside the pool of {limits.num_pages}"
+        return None
+
+    def _add(self, grant: Grant) -> None:
         index, start = len(self.grants), self.num_rows
         end = start + len(grant.tokens)
-        try:
-            self.tokens[start:end] = grant.tokens
-            self.tables[index, : len(grant.pages)] = grant.pages
-        except (OverflowError, ValueError):
-            return "a token or page id that no table can hold, or more pages than the pool has"
-        fault = self._fault_of(grant, self.tokens[start:end], self.tables[index])
-        if fault is not None:
-            self.tokens[start:end] = 0
-            return fault
-        self.positions[start:end] = self._counting[: end - start] + grant.start
+        self.tokens[start:end] = grant.tokens
+        self.positions[start:end] = self._counting[: end - start]
+        self.positions[start:end] += grant.start
         self.row_seq[start:end] = index
+        self.tables[index, : len(grant.pages)] = grant.pages
         self.num_rows = end
         self.grants.append(grant)
         if grant.draw is not None:
             self.outputs[len(self.draws)] = end - 1
             self.draws.append(grant)
-        return None
-
-    def _fault_of(self, grant: Grant, tokens: Int32Array, table: Int32Array) -> str | None:
-        end, pages = grant.start + len(grant.tokens), table[: len(grant.pages)]
-        if not grant.tokens:
-            return "a grant of no tokens"
-        if grant.start < 0 or end > MAX_POSITION:
-            return f"positions {grant.start} to {end} are out of range"
-        if tokens.min() < 0 or tokens.max() >= self.limits.num_vocab:
-            return f"a token id outside the vocabulary of {self.limits.num_vocab}"
-        if pages_for(end) > len(pages):
-            return f"{len(pages)} pages do not cover {end} cells"
-        if pages.min() < 0 or pages.max() >= self.limits.num_pages:
-            return f"a page id outside the pool of {self.limits.num_pages}"
-        return None

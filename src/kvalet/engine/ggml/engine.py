@@ -20,7 +20,7 @@ from kvalet.engine.ggml.graphs import Graphs
 from kvalet.engine.ggml.pool import HostArena, PagePool
 from kvalet.engine.ggml.sampling import sample
 from kvalet.engine.ggml.weights import Weights
-from kvalet.errors import EngineError
+from kvalet.errors import EngineError, EngineFatal
 from kvalet.model.gguf import GGUFFile
 
 
@@ -84,6 +84,8 @@ class GgmlEngine:
             return computed
         try:
             computed.compute_s = self._graphs.run()
+        except EngineFatal:
+            raise
         except EngineError as error:
             computed.failed = {grant.seq_id: str(error) for grant in self._batch.grants}
             return computed

@@ -69,7 +69,7 @@ class TemplateFields(Strict):
     @field_validator("chat_template_kwargs")
     @classmethod
     def _keep_our_names(cls, kwargs: dict[str, object]) -> dict[str, object]:
-        for name in ("messages", "add_generation_prompt"):
+        for name in ("messages", "add_generation_prompt", "tools"):
             if name in kwargs:
                 raise ValueError(f"must not hold '{name}'")
         return kwargs

@@ -1,0 +1,150 @@
+"""`kvalet serve`: joins model file, engine, scheduler and HTTP, and says on the terminal what runs.
+
+Decides nothing that a flag does not say; every part is handed what it needs.
+"""
+
+import logging
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from kvalet.config import DEFAULT_CTX_LIMIT, ServeConfig, knobs
+from kvalet.core.config import SchedulerConfig
+from kvalet.core.plan import PAGE_CELLS, pages_for
+from kvalet.engine.base import EngineInfo
+from kvalet.engine.ggml.engine import load_engine
+from kvalet.model import sources
+from kvalet.model.chat_template import ChatTemplate
+from kvalet.model.gguf import GGUFFile
+from kvalet.model.tokenizer import Tokenizer
+from kvalet.runtime.service import Service
+from kvalet.runtime.stream import Vocabulary
+from kvalet.server.desk import ServerSettings
+from kvalet.server.ports import ServedModel
+from kvalet.server.run import run as run_server
+
+# The engine thread waits at most this long for Python code of another one (docs/adr/0005).
+SWITCH_INTERVAL_S = 2e-4
+
+
+def run(config: ServeConfig) -> int:
+    """Serve until a signal; returns the exit code. Raises KvaletError for what cannot be served."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    console = Console(soft_wrap=True, highlight=False)
+    path = sources.resolve(config.model)
+    for knob in knobs(config):
+        console.print(f"test knob set: {knob}", style="yellow")
+    settings = ServerSettings(
+        host=config.host,
+        port=config.port,
+        api_keys=(config.api_key,) if config.api_key else (),
+        max_new_tokens=config.predict,
+    )
+    served: list[ServedModel] = []
+
+    def load() -> ServedModel:
+        served.append(load_model(config, path))
+        return served[0]
+
+    def announce(url: str) -> None:
+        console.print(*_announcement(served[0], url, config), sep="\n")
+
+    return run_server(settings, load, announce)
+
+
+def load_model(config: ServeConfig, path: Path) -> ServedModel:
+    """Everything that serves the model of a file, its engine thread running."""
+    with GGUFFile.open(path) as file:
+        tokenizer = Tokenizer.from_gguf(file)
+        template = ChatTemplate.from_gguf(file)
+        architecture = file.text("general.architecture")
+        n_ctx_train = file.integer(f"{architecture}.context_length")
+        n_embd = file.integer(f"{architecture}.embedding_length")
+        n_params = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
+    service, info = _start_engine(config, path, n_ctx_train, tokenizer)
+    return ServedModel(
+        name=config.alias or path.stem,
+        path=str(path),
+        service=service,
+        tokenizer=tokenizer,
+        template=template,
+        n_ctx_train=n_ctx_train,
+        n_embd=n_embd,
+        n_params=n_params,
+        size_bytes=path.stat().st_size,
+        props=_props(info),
+    )
+
+
+def _start_engine(
+    config: ServeConfig, path: Path, n_ctx_train: int, tokenizer: Tokenizer
+) -> tuple[Service, EngineInfo]:
+    n_ctx = _context(config.ctx_size, n_ctx_train)
+    batch_size = max(config.batch_size, config.parallel)  # all slots decode in one step
+    engine = load_engine(
+        path,
+        num_pages=pages_for(n_ctx),
+        threads=config.threads or _num_processors(),
+        max_step_tokens=batch_size,
+        max_seqs=config.parallel,
+        poison=config.check,
+    )
+    scheduling = SchedulerConfig(
+        num_slots=config.parallel,
+        n_ctx=n_ctx,
+        batch_size=batch_size,
+        max_queue=config.max_queue,
+        preempt_every=config.preempt_every,
+    )
+    vocabulary = Vocabulary(tokenizer.token_bytes, frozenset(tokenizer.eog_ids))
+    service = Service(engine, scheduling, vocabulary, check_every_step=config.check)
+    service.start()
+    return service, engine.info
+
+
+def _context(wanted: int | None, n_ctx_train: int) -> int:
+    if wanted is None:
+        return min(n_ctx_train, DEFAULT_CTX_LIMIT)
+    return wanted or n_ctx_train
+
+
+def _num_processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _props(info: EngineInfo) -> dict[str, object]:
+    pool = {"num_pages": info.num_pages, "page_cells": PAGE_CELLS, "page_bytes": info.page_bytes}
+    return {"pool": pool, "engine": dict(info.report)}
+
+
+def _announcement(model: ServedModel, url: str, config: ServeConfig) -> Iterator[str]:
+    service = model.service
+    num_pages = pages_for(service.n_ctx)
+    yield (
+        f"[bold]{escape(model.name)}[/], {model.n_params / 1e6:,.0f} million parameters, "
+        f"{model.size_bytes / 2**20:,.0f} MiB"
+    )
+    yield f"{service.num_slots} slots share a pool of {num_pages * PAGE_CELLS:,} KV cells"
+    yield f"listening on [bold]{escape(url)}[/], Ctrl-C stops"
+    yield ""
+    yield from _curl(url, is_chat=model.template is not None, needs_key=config.api_key is not None)
+
+
+def _curl(url: str, *, is_chat: bool, needs_key: bool) -> Iterator[str]:
+    """A request to try, as a shell command."""
+    path, body = "completions", '"prompt": "The capital of France is", "max_tokens": 20'
+    if is_chat:
+        path, body = "chat/completions", '"messages": [{"role": "user", "content": "Hello!"}]'
+    yield f"  curl {escape(url)}/v1/{path} -H 'Content-Type: application/json' \\\\"
+    if needs_key:
+        yield "    -H 'Authorization: Bearer '$LLAMA_API_KEY \\\\"
+    yield f"    -d '{{{body}}}'"

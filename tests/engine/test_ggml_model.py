@@ -1,0 +1,93 @@
+"""What a model file must have for the engine to take it, and what is made of its weights."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvalet.engine.ggml.backend import Backend
+from kvalet.engine.ggml.engine import load_engine
+from kvalet.engine.ggml.graphs import bucket
+from kvalet.engine.ggml.weights import Weights
+from kvalet.errors import ModelFileError
+from kvalet.model.gguf import GGUFFile
+from tests.engine.tiny_models import write_tiny_llama
+
+pytestmark = pytest.mark.native
+
+REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "architecture": ({"general.architecture": "mystery"}, "'mystery' is not supported .*llama"),
+    "experts": ({"llama.expert_count": 8}, "mixture-of-experts"),
+    "head dimension": ({"llama.attention.key_length": 24}, "keys of 24"),
+    "value dimension": ({"llama.attention.value_length": 32}, "values of 32"),
+    "heads": ({"llama.attention.head_count_kv": 3}, "cannot share 3 heads"),
+    "no layers": ({"llama.block_count": 0}, "'llama.block_count' is 0"),
+    "more layers than there are": ({"llama.block_count": 3}, "'blk.2.attn_norm.weight' is missing"),
+    "width": ({"llama.embedding_length": 128}, "'token_embd.weight' has the shape"),
+    "norm": ({"llama.attention.layer_norm_rms_epsilon": "big"}, "rms_epsilon' is not a number"),
+    "rope scaling": ({"llama.rope.scaling.type": "longrope"}, "'longrope' is not supported"),
+    "rope factors": ({"llama.rope.scaling.type": "llama3"}, "'rope_freqs.weight' is missing"),
+    "rope dimensions": ({"llama.rope.dimension_count": 7}, "'llama.rope.dimension_count' is 7"),
+}
+
+
+@pytest.mark.parametrize(("metadata", "message"), REFUSED.values(), ids=REFUSED)
+def test_refused_by_name(metadata: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", metadata=metadata)
+    with pytest.raises(ModelFileError, match=message) as caught:
+        load_engine(path, num_pages=4, threads=1)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("weight_type", "is_repacked", "granularity"),
+    [
+        ("F16", False, 1),
+        ("Q8_0", False, 1),
+        ("Q4_0", True, 1),
+        ("Q4_K", True, 4),
+        ("Q6_K", False, 1),
+    ],
+)
+def test_repacked_where_bits_are_kept(
+    weight_type: str, is_repacked: bool, granularity: int, tmp_path: Path
+) -> None:
+    """As measured on x86-64; on other processors everything stays plain."""
+    path = write_tiny_llama(tmp_path / "tiny.gguf", weight_type=weight_type)
+    with GGUFFile.open(path) as file, Backend(threads=1) as backend:
+        if backend.repack_buffer_type is None:
+            pytest.skip("this processor's ggml repacks nothing")
+        weights = Weights(file, backend)
+        layer = weights.linear("blk.0.ffn_up", *file.tensors["blk.0.ffn_up.weight"].shape)
+        assert bool(weights.repacked_bytes) == is_repacked
+        assert weights.granularity == granularity
+        mapped = file.address(file.tensors["blk.0.ffn_up.weight"])
+        assert (layer.weight.contents.data == mapped) != is_repacked
+        weights.close()
+
+
+def test_a_tied_embedding_is_read_plain_and_multiplied_repacked(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", weight_type="Q4_0", tied=True)
+    with GGUFFile.open(path) as file, Backend(threads=1) as backend:
+        if backend.repack_buffer_type is None:
+            pytest.skip("this processor's ggml repacks nothing")
+        weights = Weights(file, backend)
+        shape = file.tensors["token_embd.weight"].shape
+        table = weights.plain("token_embd.weight", *shape)
+        output = weights.linear("token_embd", *shape).weight
+        assert table.contents.data != output.contents.data
+        weights.close()
+
+
+@pytest.mark.parametrize("granularity", [1, 2, 4])
+@pytest.mark.parametrize("most", [1, 7, 64, 100, 512])
+def test_buckets(granularity: int, most: int) -> None:
+    shapes = [bucket(count, granularity, most) for count in range(1, most + 1)]
+    assert all(shape >= count for count, shape in enumerate(shapes, 1))
+    assert all(shape % granularity == 0 for shape in shapes)
+    assert shapes == sorted(shapes)
+    assert max(shapes) < most + granularity
+    assert len(set(shapes)) <= 8 + 7 + most // 32
+    assert bucket(0, granularity, most) == bucket(1, granularity, most)

@@ -32,6 +32,10 @@ class Load:
     planner: bool
     transfer_steps: int
     fault_every: int  # every n-th copy fails; 0: none
+    trigger: str
+    entry_order: str
+    context_shift: bool
+    park_at: int | None  # step at which slot 0 is parked on request, for 20 steps
 
 
 @st.composite
@@ -61,4 +65,8 @@ def loads(draw: st.DrawFn) -> Load:
         planner=draw(st.sampled_from([True, True, True, False])),
         transfer_steps=draw(st.sampled_from([0, 0, 1, 3])),
         fault_every=draw(st.sampled_from([0, 0, 0, 3, 7])),
+        trigger=draw(st.sampled_from(["lookahead", "lookahead", "watermark"])),
+        entry_order=draw(st.sampled_from(["head", "head", "pass"])),
+        context_shift=draw(st.sampled_from([False, False, False, True])),
+        park_at=draw(st.sampled_from([None, None, 7, 30])),
     )

@@ -42,7 +42,8 @@ def longest_waiting(seq: Sequence) -> tuple[int, ...]:
 
 
 def most_preempted(seq: Sequence) -> tuple[int, ...]:
-    return (-seq.priority, -seq.num_preempts, seq.line_ticket)
+    """One that made way for another stands behind it, however often it was parked."""
+    return (-seq.priority, seq.makes_way, -seq.num_preempts, seq.line_ticket)
 
 
 LINE_ORDERS: Final[Mapping[str, VictimKey]] = {"head": longest_waiting, "pass": most_preempted}

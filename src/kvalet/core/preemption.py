@@ -187,6 +187,7 @@ class Preemption:
 
     def _let_in(self, seq: Sequence) -> Iterator[Transfer]:
         self._counters.n_resume += seq.park_mode is not None
+        seq.makes_way = False
         transfer = self._parking.bring_in(seq)
         if transfer is not None:
             self._counters.pages_in += len(transfer.moves)
@@ -216,6 +217,7 @@ class Preemption:
         )
         if chosen is not None and self._may_rotate(chosen):
             yield from self._park(chosen, "rotation")
+            chosen.makes_way = True
 
     def _lets_in(self, seq: Sequence, head: Sequence, entry: Entry, pace: Pace) -> bool:
         others = [s for s in self._residents() if s is not seq]

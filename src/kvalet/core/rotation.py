@@ -13,8 +13,15 @@ def choose(
     head: Sequence, residents: list[Sequence], lets_in: Callable[[Sequence], bool]
 ) -> Sequence | None:
     """Who makes way for `head`: of the residents that shifted since it began to wait, the leader
-    included, the smallest whose pages let it in, else the largest."""
-    able = [s for s in residents if s.status in RUNNING and s.shift_ticket > head.line_ticket]
+    included, the smallest whose pages let it in, else the largest. One of a higher tier would be
+    let in again first, so it is not asked."""
+    able = [
+        seq
+        for seq in residents
+        if seq.status in RUNNING
+        and seq.shift_ticket > head.line_ticket
+        and seq.priority <= head.priority
+    ]
     enough = [seq for seq in able if lets_in(seq)]
     if enough:
         return min(enough, key=lambda s: (s.num_computed, s.seq_id))

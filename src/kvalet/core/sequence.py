@@ -107,6 +107,7 @@ class Sequence:
     waiting_since: float = 0.0  # the same in seconds
     is_held: bool = False  # to be parked on request, and outside the line until resumed
     held_until: float = 0.0  # seconds
+    makes_way: bool = False  # parked by rotation, for whoever stands in the line before it
 
     num_cached: int = 0  # prompt tokens taken by name at first admission
     num_preempts: int = 0

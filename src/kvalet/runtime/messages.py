@@ -6,7 +6,7 @@ once per step with everything that step produced for it, and never again after a
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kvalet.core.plan import FinishReason, SamplingParams
@@ -26,6 +26,8 @@ class Generation:
     id_slot: int | None = None
     priority: int = 0
     index: int = 0  # which choice of its request
+    n_keep: int = 0  # first tokens that a context shift keeps; -1: the whole prompt
+    n_discard: int = 0  # tokens a context shift drops; 0: half of the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,12 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """The sequence stopped taking part (SPEC N1)."""
+    """The sequence is parked, or has to wait for room before its first token (SPEC N1, N2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The sequence takes part again."""
+    """The sequence takes part again; one for each `Preempted`, unless it ends before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +94,43 @@ Sink: TypeAlias = Callable[[Sequence[Event]], None]
 
 @dataclass(frozen=True, slots=True)
 class SlotView:
-    """One slot, for /slots (SPEC M2)."""
+    """One slot, for /slots (SPEC M2). The defaults are an idle one's."""
 
     slot: int
-    state: str  # core Status name, lower case; "idle" without a request
-    request_id: str | None
-    is_processing: bool
-    is_preempted: bool
-    num_prompt_tokens: int
-    num_computed: int
-    num_generated: int
-    max_new_tokens: int | None
-    num_pages: int
-    n_preempt: int
-    n_recompute: int
-    parked_ms: float
-    sampling: SamplingParams | None
+    state: str = "idle"  # or a core Status name, lower case
+    request_id: str | None = None
+    is_processing: bool = False
+    is_preempted: bool = False  # parked, and not yet where it was
+    num_prompt_tokens: int = 0
+    num_computed: int = 0
+    num_generated: int = 0
+    max_new_tokens: int | None = None
+    n_cells: int = 0  # of the pages it holds in the pool
+    n_preempt: int = 0
+    n_recompute: int = 0
+    parked_ms: float = 0.0
+    sampling: SamplingParams | None = None
+    preempt_mode: str | None = None  # "swap" or "recompute", while it is preempted
+    is_held: bool = False  # parked on request; of an idle slot: what its last request left
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """`counts[i]` values were at most `bounds[i]` and more than the bound before; the last of the
+    counts, one more than the bounds, is of those above all."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The engine thread's state at a step boundary, for /slots, /metrics, /props and /health."""
+    """The engine thread's state at a step boundary, for /slots, /metrics, /props and /health.
+    Names are those of /metrics without their prefix."""
 
     slots: tuple[SlotView, ...]
     queued: int
     gauges: dict[str, float]
     counters: dict[str, float]
+    histograms: dict[str, Histogram] = field(default_factory=dict[str, Histogram])

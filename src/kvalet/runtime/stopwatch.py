@@ -9,46 +9,55 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Stopwatch:
+    arrived: float = 0.0
     prompt_s: float = 0.0
     predicted_s: float = 0.0
+    last_pause_s: float = 0.0
     _lap_started: float | None = None
+    _drawn_at: float | None = None
     _paused_at: float | None = None
     _pauses_s: float = 0.0
-    _has_drawn: bool = False
 
-    def start(self, now: float) -> None:
-        """The sequence takes part in a step; only the first time counts."""
-        if self._lap_started is None:
-            self._lap_started = now
+    def start(self, now: float) -> float | None:
+        """The sequence takes part in a step; the first time, returns how long it has waited."""
+        if self._lap_started is not None:
+            return None
+        self._lap_started = now
+        return now - self.arrived
+
+    def waited_s(self, now: float) -> float:
+        """As its client sees it: since its last token, or since it arrived."""
+        return now - (self.arrived if self._drawn_at is None else self._drawn_at)
 
     def draw(self, now: float) -> float:
         """A token was drawn; returns how long it took. Who draws is not paused."""
         self.resume(now)
         lap = self._lap(now)
-        if self._has_drawn:
-            self.predicted_s += lap
-        else:
-            self._has_drawn = True
+        if self._drawn_at is None:
             self.prompt_s += lap
+        else:
+            self.predicted_s += lap
+        self._drawn_at = now
         return lap
 
     def pause(self, now: float) -> None:
-        """The sequence is parked. Waiting for admission is no pause."""
-        if self._lap_started is not None:
+        """The sequence is parked, perhaps again before it has resumed."""
+        if self._paused_at is None:
             self._paused_at = now
 
     def resume(self, now: float) -> None:
-        if self._paused_at is None or self._lap_started is None:
+        if self._paused_at is None:
             return
-        pause = now - self._paused_at
+        self.last_pause_s = now - self._paused_at
+        self._pauses_s += self.last_pause_s
+        if self._lap_started is not None:
+            self._lap_started += now - max(self._paused_at, self._lap_started)
         self._paused_at = None
-        self._pauses_s += pause
-        self._lap_started += pause
 
     def stop(self, now: float) -> None:
         """The sequence ended, perhaps in a pause, perhaps without having drawn anything."""
         self.resume(now)
-        if not self._has_drawn:
+        if self._drawn_at is None:
             self.prompt_s += self._lap(now)
 
     def parked_s(self, now: float) -> float:

@@ -7,6 +7,7 @@ sequence that gets no page stays at its token boundary; nothing computed is lost
 from collections.abc import Iterable, Iterator
 
 from kvalet.core.config import SchedulerConfig
+from kvalet.core.guard import Guard
 from kvalet.core.pacing import Pacing
 from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
@@ -18,10 +19,13 @@ FILLING = (Status.PREFILL, Status.REPLAY)
 
 
 class Batcher:
-    def __init__(self, config: SchedulerConfig, pool: PagePool, parking: Parking) -> None:
+    def __init__(
+        self, config: SchedulerConfig, pool: PagePool, parking: Parking, guard: Guard
+    ) -> None:
         self._config = config
         self._pool = pool
         self._parking = parking
+        self._guard = guard
         self.pacing = Pacing(config.prefill_stretch)
 
     def pace(self, active: Iterable[Sequence], *, joining: bool = False) -> Pace:
@@ -40,7 +44,8 @@ class Batcher:
         """Who takes part and with what; None for one that no page can be had for."""
         for seq in active:
             if seq.status is Status.DECODE:
-                yield seq, self._grant(seq, 1)
+                with self._guard(seq):
+                    yield seq, self._grant(seq, 1)
         yield from self._fill(active)
 
     def _fill(self, active: list[Sequence]) -> Iterator[tuple[Sequence, Grant | None]]:
@@ -51,13 +56,14 @@ class Batcher:
         for seq in active:
             if seq.status not in FILLING:
                 continue
-            self._parking.take_named(seq)
-            if self._next_name(seq) in being_filled:
-                continue
-            grant = self._grant(seq, _up_to_a_boundary(seq, chunk))
-            if grant is not None:
-                being_filled.update(dict.fromkeys(self._filled_names(seq, grant)))
-            yield seq, grant
+            with self._guard(seq):
+                self._parking.take_named(seq)
+                if self._next_name(seq) in being_filled:
+                    continue
+                grant = self._grant(seq, _up_to_a_boundary(seq, chunk))
+                if grant is not None:
+                    being_filled.update(dict.fromkeys(self._filled_names(seq, grant)))
+                yield seq, grant
 
     def _grant(self, seq: Sequence, num_tokens: int) -> Grant | None:
         start, end = seq.num_computed, seq.num_computed + num_tokens

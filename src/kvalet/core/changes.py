@@ -34,6 +34,7 @@ class Change:
     kind: ChangeKind
     reason: FinishReason | None = None
     message: str = ""
+    error: Exception | None = None  # what planning for it raised, for the log
     parked: Parked | None = None
 
 

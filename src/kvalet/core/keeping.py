@@ -4,11 +4,12 @@ For an agent between two tool calls: its pages leave the pool to others and stay
 are asked back, used by the next request, or their time is over.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
-from kvalet.core.plan import PAGE_CELLS, Direction, PageId, SlotId, Transfer
+from kvalet.core.plan import PAGE_CELLS, Direction, PageId, SlotId
 from kvalet.core.sequence import Sequence
 from kvalet.core.store import HostPage, HostStore
 from kvalet.core.transfers import Transfers
@@ -19,7 +20,8 @@ from kvalet.errors import Conflict
 class _Kept:
     seq: Sequence
     host_pages: list[HostPage]
-    until_s: float
+    timeout_s: float
+    until: float | None = None  # seconds; counted from the first plan that sees it
 
 
 class Keeping:
@@ -32,7 +34,11 @@ class Keeping:
         self._parking = parking
         self._kept: dict[SlotId, _Kept] = {}
 
-    def keep(self, slot: SlotId, seq: Sequence, until_s: float) -> Transfer | None:
+    @property
+    def slots(self) -> Collection[SlotId]:
+        return self._kept.keys()
+
+    def keep(self, slot: SlotId, seq: Sequence, timeout_s: float) -> None:
         """Move the named pages of ended `seq` to the store. Raises Conflict if there are none, if
         they are kept already, or if the budget does not hold them."""
         pages = self._pages_of(seq)
@@ -44,16 +50,16 @@ class Keeping:
         host_pages = [
             self._store.pin(name, seq.page_tokens(index)) for index, name in enumerate(names)
         ]
-        self._kept[slot] = _Kept(seq, host_pages, until_s)
+        self._kept[slot] = _Kept(seq, host_pages, timeout_s)
         new = [(page, host) for page, host in zip(pages, host_pages, strict=True) if host.pins == 1]
         if not new:
             self._clear(pages)
-            return None
-        return self._transfers.start(
+            return
+        self._transfers.start(
             seq, Direction.OUT, new, lambda: self._clear(pages), lambda: self.forget(slot)
         )
 
-    def bring_back(self, slot: SlotId) -> Transfer | None:
+    def bring_back(self, slot: SlotId) -> None:
         """Copy them back into the pool, as cache, as far as there is room."""
         kept = self._kept.get(slot)
         if kept is None:
@@ -64,9 +70,8 @@ class Keeping:
             if host.is_landed and self._parking.find(kept.seq, index) is None
         ][: self._pool.num_clear]
         indexed = [(index, self._pool.take(), host) for index, host in wanted]
-        transfer = None
         if indexed:
-            transfer = self._transfers.start(
+            self._transfers.start(
                 kept.seq,
                 Direction.IN,
                 [(page, host) for _, page, host in indexed],
@@ -75,7 +80,6 @@ class Keeping:
             )
             self._pool.release_all([page for _, page, _ in indexed])
         self.forget(slot)
-        return transfer
 
     def forget(self, slot: SlotId) -> None:
         kept = self._kept.pop(slot, None)
@@ -85,8 +89,10 @@ class Keeping:
     def forget_used(self, now: float) -> None:
         """Let go of what a request has taken into the pool again, and of what is out of time."""
         for slot, kept in list(self._kept.items()):
+            if kept.until is None:
+                kept.until = now + kept.timeout_s
             is_used = any(host.is_used for host in kept.host_pages)
-            if is_used or now >= kept.until_s:
+            if is_used or now >= kept.until:
                 self.forget(slot)
 
     def _pages_of(self, seq: Sequence) -> list[PageId]:

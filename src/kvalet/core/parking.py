@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TypeAlias
 
 from kvalet.core.pages import PagePool
-from kvalet.core.plan import PAGE_CELLS, Direction, PageId, SeqId, Transfer, pages_for
+from kvalet.core.plan import PAGE_CELLS, Direction, PageId, SeqId, pages_for
 from kvalet.core.room import Entry
 from kvalet.core.sequence import Move, PageName, Sequence, Status
 from kvalet.core.store import HostKey, HostPage, HostStore
@@ -40,20 +40,25 @@ class Parking:
             if self._pool.refs(page) == 1:
                 self._pool.forget(page)
 
-    def swap_out(self, seq: Sequence) -> Transfer | None:
-        """Park by copying; None where the store has every page already."""
-        keys = enumerate(self._keys(seq))
-        host_pages = [self._store.pin(key, seq.page_tokens(index)) for index, key in keys]
-        self._left[seq.seq_id] = host_pages
+    def swap_out(self, seq: Sequence) -> int:
+        """Park by copying; returns the pages to copy, 0 where the store has all already."""
+        host_pages = self._left[seq.seq_id] = []
+        for index, key in enumerate(self._keys(seq)):
+            host_pages.append(self._store.pin(key, seq.page_tokens(index)))
         seq.move(Move.PARK)
         pairs = zip(seq.table, host_pages, strict=True)
         new = [(page, host) for page, host in pairs if host.pins == 1]
-        if not new:
+        if new:
+            self._transfers.start(
+                seq,
+                Direction.OUT,
+                new,
+                lambda: self._leave(seq),
+                lambda: self._copy_out_failed(seq),
+            )
+        else:
             self._leave(seq)
-            return None
-        return self._transfers.start(
-            seq, Direction.OUT, new, lambda: self._leave(seq), lambda: self._copy_out_failed(seq)
-        )
+        return len(new)
 
     def drop(self, seq: Sequence) -> None:
         """Park without a copy: what is not found by name later is computed again."""
@@ -79,9 +84,9 @@ class Parking:
             is_resume=seq.status is Status.PREEMPTED,
         )
 
-    def bring_in(self, seq: Sequence) -> Transfer | None:
-        """Let `seq` into the pool, new or parked; None where no copy is needed and it takes part
-        at once. The entry gate has seen that there is room."""
+    def bring_in(self, seq: Sequence) -> None:
+        """Let `seq` into the pool, new or parked. Where no copy is needed it takes part at once.
+        The entry gate has seen that there is room."""
         places = self._locate(seq)
         before = seq.num_computed
         seq.num_computed = self._cells_in(seq, places)
@@ -91,16 +96,19 @@ class Parking:
         for place in places:  # held first: taking fresh pages evicts cached ones
             if not isinstance(place, HostPage):
                 self._pool.hold(place)
-        seq.table = [self._pool.take() if isinstance(p, HostPage) else p for p in places]
+                seq.table.append(place)
+        for index, place in enumerate(places):
+            if isinstance(place, HostPage):
+                seq.table.insert(index, self._pool.take())
         pairs = zip(seq.table, places, strict=True)
         copies = [(page, place) for page, place in pairs if isinstance(place, HostPage)]
         if not copies:
             self._take_part(seq)
-            return None
+            return
         for _, host in copies:
             host.is_used = True
         seq.move(Move.RESTORE)
-        return self._transfers.start(
+        self._transfers.start(
             seq,
             Direction.IN,
             copies,

@@ -4,20 +4,18 @@ Joins trigger and policies (when, who) with Parking (how). Everybody who waits f
 one line, new requests and parked sequences alike (SPEC S7).
 """
 
-from collections.abc import Iterator
-
 from kvalet.core import policy, room, rotation
 from kvalet.core.batcher import Batcher
 from kvalet.core.changes import Change, ChangeKind, Counters, Parked
 from kvalet.core.config import SchedulerConfig
+from kvalet.core.guard import Guard
 from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
-from kvalet.core.plan import Transfer
 from kvalet.core.room import Entry, Pace
 from kvalet.core.sequence import RUNNING, WAITING, ParkMode, Sequence, Status
 from kvalet.core.slots import Slots
 from kvalet.core.transfers import Transfers
-from kvalet.core.triggers import LastResort, make_trigger
+from kvalet.core.triggers import make_trigger
 from kvalet.errors import Conflict
 
 
@@ -30,6 +28,7 @@ class Preemption:
         transfers: Transfers,
         parking: Parking,
         batcher: Batcher,
+        guard: Guard,
         counters: Counters,
         changes: list[Change],
     ) -> None:
@@ -40,6 +39,7 @@ class Preemption:
         self._transfers = transfers
         self._parking = parking
         self._batcher = batcher
+        self._guard = guard
         self._counters = counters
         self._changes = changes
         self._trigger = make_trigger(config)
@@ -49,16 +49,16 @@ class Preemption:
         self._next_ticket = 0
         self._is_short = False
 
-    def run(self, now: float) -> Iterator[Transfer]:
+    def run(self, now: float) -> None:
         """Parks and entries of a step; `now` in seconds."""
         self.now = now
-        yield from self._park_held()
+        self._park_held()
         if self._config.preempt:
-            yield from self._park_forced()
-            yield from self._relieve()
-        yield from self._enter()
+            self._park_forced()
+            self._relieve()
+        self._enter()
         if self._config.preempt:
-            yield from self._rotate()
+            self._rotate()
         self._announce_waiting()
 
     def join_line(self, seq: Sequence) -> None:
@@ -79,11 +79,11 @@ class Preemption:
             seq.park_mode = None
             self._changes.append(Change(seq.seq_id, ChangeKind.RESUMED))
 
-    def _park_held(self) -> Iterator[Transfer]:
+    def _park_held(self) -> None:
         """Who was asked to stop taking part (SPEC P14); back in the line when its time is over."""
         for seq in self._slots.active():
             if seq.is_held and seq.status in RUNNING:
-                yield from self._park(seq, "request")
+                self._park(seq, "request")
             elif seq.is_held and self.now >= seq.held_until:
                 self.release(seq)
 
@@ -100,16 +100,16 @@ class Preemption:
         seq.is_held = False
         self.join_line(seq)
 
-    def _park_forced(self) -> Iterator[Transfer]:
+    def _park_forced(self) -> None:
         """The test knob of SPEC P13: everybody, the leader and a lone one too."""
         every = self._config.preempt_every
         for seq in self._slots.active(Status.DECODE) if every else ():
             if seq.num_generated % every == 0 and seq.forced_at != seq.num_generated:
                 seq.forced_at = seq.num_generated
                 self._parking.forget_private_names(seq)
-                yield from self._park(seq, "forced")
+                self._park(seq, "forced")
 
-    def _relieve(self) -> Iterator[Transfer]:
+    def _relieve(self) -> None:
         """Park until the residents' next steps fit (SPEC P1, P2)."""
         while self._is_pressed():
             victims = policy.choose_victims(
@@ -118,7 +118,7 @@ class Preemption:
             if not victims:
                 return
             for seq in victims:
-                yield from self._park(seq, "pressure")
+                self._park(seq, "pressure")
 
     def _is_pressed(self) -> bool:
         residents, pace = self._residents(), self._pace()
@@ -126,10 +126,7 @@ class Preemption:
         if self._is_short:
             self._is_short = False
             return leaving == 0
-        return any(
-            trigger.is_pressed(residents, self._pool, leaving, pace)
-            for trigger in (self._trigger, LastResort())
-        )
+        return self._trigger.is_pressed(residents, self._pool, leaving, pace)
 
     def _victim_key(self, seq: Sequence) -> tuple[object, ...]:
         """Passed over while another candidate exists: one that can only be copied and does not fit
@@ -143,25 +140,20 @@ class Preemption:
         alone = sum(self._pool.refs(page) == 1 for page in seq.table)
         return alone + room.need(seq, self._pace())
 
-    def _park(self, seq: Sequence, why: str) -> Iterator[Transfer]:
-        can_swap = self._parking.can_swap(seq)
-        if not can_swap and not seq.can_replay:
-            why += ", over the budget: it cannot be replayed"
-        mode = ParkMode.SWAP if can_swap or not seq.can_replay else ParkMode.RECOMPUTE
-        transfer = None
-        if mode is ParkMode.SWAP:
-            transfer = self._parking.swap_out(seq)
-        else:
-            self._parking.drop(seq)
-        num_pages = len(transfer.moves) if transfer else 0
-        self._count_park(seq, mode, num_pages)
-        parked = Parked(mode, why, seq.num_computed, num_pages)
-        self._changes.append(Change(seq.seq_id, ChangeKind.PREEMPTED, parked=parked))
-        if transfer:
-            yield transfer
+    def _park(self, seq: Sequence, why: str) -> None:
+        with self._guard(seq):
+            can_swap = self._parking.can_swap(seq)
+            if not can_swap and not seq.can_replay:
+                why += ", over the budget: it cannot be replayed"
+            mode = ParkMode.SWAP if can_swap or not seq.can_replay else ParkMode.RECOMPUTE
+            num_pages = self._parking.swap_out(seq) if mode is ParkMode.SWAP else 0
+            if mode is ParkMode.RECOMPUTE:
+                self._parking.drop(seq)
+            self._count_park(seq, mode)
+            parked = Parked(mode, why, seq.num_computed, num_pages)
+            self._changes.append(Change(seq.seq_id, ChangeKind.PREEMPTED, parked=parked))
 
-    def _count_park(self, seq: Sequence, mode: ParkMode, num_pages: int) -> None:
-        self._counters.pages_out += num_pages
+    def _count_park(self, seq: Sequence, mode: ParkMode) -> None:
         self._counters.n_preempt += 1
         if mode is ParkMode.SWAP:
             self._counters.n_preempt_swap += 1
@@ -172,26 +164,24 @@ class Preemption:
         seq.num_preempts += 1
         self.join_line(seq)
 
-    def _enter(self) -> Iterator[Transfer]:
+    def _enter(self) -> None:
         """The line. Under `head` nobody passes a head that does not fit; under `pass` smaller ones
         may (SPEC P8)."""
         for seq in self._line():
-            if seq.status is not Status.PREEMPTING and self._fits(seq):
-                yield from self._let_in(seq)
-            elif self._config.entry_order == "head":
-                return
+            with self._guard(seq):
+                if seq.status is not Status.PREEMPTING and self._fits(seq):
+                    self._let_in(seq)
+                elif self._config.entry_order == "head":
+                    return
 
     def _line(self) -> list[Sequence]:
         waiting = [seq for seq in self._slots.active(*WAITING) if not seq.is_held]
         return sorted(waiting, key=self._line_order)
 
-    def _let_in(self, seq: Sequence) -> Iterator[Transfer]:
+    def _let_in(self, seq: Sequence) -> None:
+        self._parking.bring_in(seq)
         self._counters.n_resume += seq.park_mode is not None
         seq.makes_way = False
-        transfer = self._parking.bring_in(seq)
-        if transfer is not None:
-            self._counters.pages_in += len(transfer.moves)
-            yield transfer
         self.announce_resumed(seq)
 
     def head(self) -> Sequence | None:
@@ -205,7 +195,7 @@ class Preemption:
         pace = self._batcher.pace(self._slots.active(), joining=True)
         return self._trigger.can_enter(seq, entry, self._residents(), self._pool, pace)
 
-    def _rotate(self) -> Iterator[Transfer]:
+    def _rotate(self) -> None:
         """A resident that shifts for ever makes way for a head that has waited long (SPEC P10)."""
         head = self.head()
         is_due = head is not None and self.now - head.waiting_since >= self._config.rotate_s
@@ -216,7 +206,7 @@ class Preemption:
             head, self._residents(), lambda seq: self._lets_in(seq, head, entry, pace)
         )
         if chosen is not None and self._may_rotate(chosen):
-            yield from self._park(chosen, "rotation")
+            self._park(chosen, "rotation")
             chosen.makes_way = True
 
     def _lets_in(self, seq: Sequence, head: Sequence, entry: Entry, pace: Pace) -> bool:

@@ -5,17 +5,19 @@ changes in `commit`, and in `plan` only for what the plan itself says. The order
 context shifts, parks, the line, grants.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from kvalet.core import shift
 from kvalet.core.batcher import Batcher
 from kvalet.core.changes import Change, ChangeKind, Counters
 from kvalet.core.config import SchedulerConfig
+from kvalet.core.guard import Guard
 from kvalet.core.keeping import Keeping
 from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
 from kvalet.core.plan import (
     PAGE_CELLS,
+    Direction,
     FinishReason,
     Grant,
     PageCopy,
@@ -51,8 +53,8 @@ class Scheduler:
         self._transfers = Transfers(self.pool, self.store)
         self._parking = Parking(self.pool, self.store, self._transfers, root)
         self._keeping = Keeping(self.pool, self.store, self._transfers, self._parking)
-        self._asked: list[Transfer] = []  # copies that requests between two plans have started
-        self._batcher = Batcher(config, self.pool, self._parking)
+        self._guard = Guard(self._fail_planning)
+        self._batcher = Batcher(config, self.pool, self._parking, self._guard)
         self._preemption = Preemption(
             config,
             self._slots,
@@ -60,6 +62,7 @@ class Scheduler:
             self._transfers,
             self._parking,
             self._batcher,
+            self._guard,
             self.counters,
             self._changes,
         )
@@ -82,21 +85,35 @@ class Scheduler:
         """Whether a copy is under way."""
         return self._transfers.is_in_flight
 
+    @property
+    def kept_slots(self) -> Collection[SlotId]:
+        """Idle slots what of whose last request is parked, until their time is over."""
+        return self._keeping.slots
+
+    def occupant(self, slot: SlotId) -> Sequence | None:
+        """Who is in `slot`, or was in it last."""
+        return self.slots[slot] or self._slots.last(slot)
+
     def take_changes(self) -> list[Change]:
         changes = list(self._changes)
         self._changes.clear()
         return changes
 
-    def add(self, seq: Sequence) -> None:
-        """Queue a new sequence. Raises RequestError, ContextExceeded or Overloaded."""
+    def add(self, *family: Sequence) -> None:
+        """Queue the sequences of a new request, one behind the other, all or none. Raises
+        RequestError, ContextExceeded or Overloaded."""
+        for seq in family:
+            self._validate(seq)
+            seq.is_endless = self.config.context_shift
+        self._start(self._slots.add(family))
+
+    def _validate(self, seq: Sequence) -> None:
         if not seq.prompt:
             raise RequestError("the prompt has no tokens", "prompt")
         if seq.num_prompt >= self.config.n_ctx:
             raise ContextExceeded(seq.num_prompt, self.config.n_ctx)
         if seq.id_slot is not None and not 0 <= seq.id_slot < self.config.num_slots:
             raise RequestError(f"there is no slot {seq.id_slot}", "id_slot")
-        seq.is_endless = self.config.context_shift
-        self._start(self._slots.add(seq))
 
     def cancel(self, seq_id: SeqId) -> None:
         """End a sequence in whatever state, or none of that id (SPEC P16)."""
@@ -111,13 +128,18 @@ class Scheduler:
         self._keeping.forget_used(now)
         self._charge_shifts()
         self._give_up_restores(now)
-        transfers = (*self._take_asked(), *self._preemption.run(now))
+        self._preemption.run(now)
         self._fail_hopeless()
         shifts, copies = self._shift_full()
         grants = tuple(self._grants())
         self._step += 1
         return StepPlan(
-            self._step, self.pool.take_freed(), tuple(copies), tuple(shifts), grants, transfers
+            self._step,
+            self.pool.take_freed(),
+            tuple(copies),
+            tuple(shifts),
+            grants,
+            self._count_copied(self._transfers.take_started()),
         )
 
     def park(self, slot: SlotId, timeout_s: float) -> None:
@@ -129,7 +151,7 @@ class Scheduler:
         last = self._slots.last(slot)
         if last is None:
             raise Conflict(f"slot {slot} is idle and has nothing to park")
-        self._ask(self._keeping.keep(slot, last, self._preemption.now + timeout_s), out=True)
+        self._keeping.keep(slot, last, timeout_s)
 
     def resume(self, slot: SlotId) -> None:
         """Undo `park`: back into the line, or back into the pool. Raises Conflict."""
@@ -137,20 +159,15 @@ class Scheduler:
         if seq is not None:
             self._preemption.release(seq)
         else:
-            self._ask(self._keeping.bring_back(slot), out=False)
+            self._keeping.bring_back(slot)
 
-    def _ask(self, transfer: Transfer | None, *, out: bool) -> None:
-        if transfer is None:
-            return
-        self._asked.append(transfer)
-        if out:
-            self.counters.pages_out += len(transfer.moves)
-        else:
-            self.counters.pages_in += len(transfer.moves)
-
-    def _take_asked(self) -> list[Transfer]:
-        asked, self._asked = self._asked, []
-        return asked
+    def _count_copied(self, transfers: tuple[Transfer, ...]) -> tuple[Transfer, ...]:
+        for transfer in transfers:
+            if transfer.direction is Direction.OUT:
+                self.counters.pages_out += len(transfer.moves)
+            else:
+                self.counters.pages_in += len(transfer.moves)
+        return transfers
 
     def _start(self, started: list[Sequence]) -> None:
         for seq in started:
@@ -174,8 +191,9 @@ class Scheduler:
 
     def _charge_shifts(self) -> None:
         for seq in self._active(Status.DECODE):
-            if shift.is_due(seq, self.config.n_ctx):
-                seq.num_to_copy = shift.num_to_copy(seq, self.pool)
+            with self._guard(seq):
+                if shift.is_due(seq, self.config.n_ctx):
+                    seq.num_to_copy = shift.num_to_copy(seq, self.pool)
 
     def _shift_full(self) -> tuple[list[PageShift], list[PageCopy]]:
         """Endless sequences that reached n_ctx shift, if the pages to copy can be had now."""
@@ -184,11 +202,12 @@ class Scheduler:
         for seq in self._active(Status.DECODE):
             if not shift.is_due(seq, self.config.n_ctx):
                 continue
-            if shift.num_to_copy(seq, self.pool) <= self.pool.num_clear:
-                new_copies, moved = shift.shift(seq, self.pool)
-                copies += new_copies
-                shifts.append(moved)
-                seq.shift_ticket = self._preemption.next_ticket()
+            with self._guard(seq):
+                if shift.num_to_copy(seq, self.pool) <= self.pool.num_clear:
+                    new_copies, moved = shift.shift(seq, self.pool)
+                    copies += new_copies
+                    shifts.append(moved)
+                    seq.shift_ticket = self._preemption.next_ticket()
         return shifts, copies
 
     def _grants(self) -> Iterator[Grant]:
@@ -256,9 +275,12 @@ class Scheduler:
         self._end(seq)
         self._changes.append(Change(seq.seq_id, ChangeKind.FINISHED, reason))
 
-    def _fail(self, seq: Sequence, message: str) -> None:
+    def _fail_planning(self, seq: Sequence, error: Exception) -> None:
+        self._fail(seq, f"planning failed: {type(error).__name__}: {error}", error)
+
+    def _fail(self, seq: Sequence, message: str, error: Exception | None = None) -> None:
         self._end(seq)
-        self._changes.append(Change(seq.seq_id, ChangeKind.FAILED, message=message))
+        self._changes.append(Change(seq.seq_id, ChangeKind.FAILED, message=message, error=error))
 
     def _end(self, seq: Sequence) -> None:
         seq.move(Move.END)

@@ -94,6 +94,7 @@ class Sequence:
     cache_prompt: bool = True  # False: neither takes named pages nor leaves any
     id_slot: int | None = None
     label: str = ""  # the request's id, for logs and views
+    is_further: bool = False  # stands in the queue behind the first of its request
     num_keep: int = 0  # first tokens that a context shift keeps; -1: the whole prompt
     num_discard: int = 0  # tokens a context shift drops; 0: half of the rest
     is_endless: bool = False  # shifts its context at n_ctx instead of ending (SPEC C1)

@@ -4,10 +4,8 @@ Whole pages are dropped, so no byte moves: the pages behind get new positions, a
 rotated by the distance. A page that somebody else holds is copied first.
 """
 
-from collections.abc import Iterator
-
 from kvalet.core.pages import PagePool
-from kvalet.core.plan import PAGE_CELLS, PageCopy, PageId, PageShift, pages_for
+from kvalet.core.plan import PAGE_CELLS, PageCopy, PageShift, pages_for
 from kvalet.core.sequence import Sequence
 
 
@@ -38,24 +36,18 @@ def shift(seq: Sequence, pool: PagePool) -> tuple[list[PageCopy], PageShift]:
     """Drop, copy what is shared, rename nothing: the changed pages lose their names. The caller
     has seen that the pool has `num_to_copy` clear pages."""
     keep, drop = pages_kept(seq), pages_dropped(seq)
-    dropped, behind = seq.table[keep : keep + drop], seq.table[keep + drop :]
-    copies = [copy for page in behind if (copy := _own(page, pool)) is not None]
-    replaced = {copy.src: copy.dst for copy in copies}
-    moved = [replaced.get(page, page) for page in behind]
-    seq.table[keep:] = moved
+    copies: list[PageCopy] = []
+    for index in range(keep + drop, len(seq.table)):
+        page = seq.table[index]
+        if pool.refs(page) == 1:
+            pool.forget(page)
+            continue
+        seq.table[index] = pool.take()
+        pool.release(page)
+        copies.append(PageCopy(page, seq.table[index]))
+    dropped = seq.table[keep : keep + drop]
+    del seq.table[keep : keep + drop]
+    pool.release_all(dropped)
     seq.drop_tokens(keep * PAGE_CELLS, drop * PAGE_CELLS)
     seq.num_to_copy = 0
-    pool.release_all([*_give_up(copies), *dropped])
-    return copies, PageShift(tuple(moved), -drop * PAGE_CELLS)
-
-
-def _own(page: PageId, pool: PagePool) -> PageCopy | None:
-    if pool.refs(page) > 1:
-        return PageCopy(page, pool.take())
-    pool.forget(page)
-    return None
-
-
-def _give_up(copies: list[PageCopy]) -> Iterator[PageId]:
-    for copy in copies:
-        yield copy.src
+    return copies, PageShift(tuple(seq.table[keep:]), -drop * PAGE_CELLS)

@@ -35,12 +35,16 @@ class Slots:
     def everybody(self) -> list[Sequence]:
         return [*self.active(), *self._queue]
 
-    def add(self, seq: Sequence) -> list[Sequence]:
-        """Queue `seq`; returns those that took a slot. Raises Overloaded when the queue is full."""
-        self._queue.append(seq)
+    def add(self, family: tuple[Sequence, ...]) -> list[Sequence]:
+        """Queue the sequences of a request; returns those that took a slot. Raises Overloaded,
+        and queues none, when the request would be one too many without any slot."""
+        for seq in family[1:]:
+            seq.is_further = True
+        self._queue.extend(family)
         started = self.fill()
-        if len(self._queue) > self._max_queue:
-            self._queue.pop()
+        if sum(not seq.is_further for seq in self._queue) > self._max_queue:
+            for _ in family:
+                self._queue.pop()
             raise Overloaded(f"{self._max_queue} requests are waiting already")
         return started
 

@@ -32,6 +32,7 @@ class Transfers:
         self._pool = pool
         self._store = store
         self._flights: dict[TransferId, _Flight] = {}
+        self._started: list[Transfer] = []
         self._next_id = 0
 
     @property
@@ -55,7 +56,14 @@ class Transfers:
         self._next_id += 1
         host_pages = [host for _, host in copies]
         self._flights[transfer.transfer_id] = _Flight(seq, transfer, host_pages, landed, failed)
+        self._started.append(transfer)
         return transfer
+
+    def take_started(self) -> tuple[Transfer, ...]:
+        """Copies begun since the last call: the next plan's."""
+        started = tuple(self._started)
+        self._started.clear()
+        return started
 
     def land(self, transfer_id: TransferId) -> Sequence:
         """Complete. Returns its sequence, which may have ended meanwhile."""

@@ -69,8 +69,9 @@ class Watermark:
         self, residents: list[Sequence], pool: PagePool, leaving: int, pace: Pace
     ) -> bool:
         need = sum(room.need(seq, pace) for seq in residents)
-        is_over = 100 * (pool.num_referenced - leaving + need) > self.high * pool.num_pages
-        return len(residents) > 1 and is_over
+        use = pool.num_referenced - leaving + need
+        is_over = len(residents) > 1 and 100 * use > self.high * pool.num_pages
+        return is_over or need > pool.num_clear + leaving
 
     def can_enter(
         self, seq: Sequence, entry: Entry, residents: list[Sequence], pool: PagePool, pace: Pace

@@ -12,13 +12,13 @@ from typing import TypeAlias
 
 from kvalet.core.plan import SeqId
 from kvalet.errors import Overloaded
-from kvalet.runtime.messages import Snapshot
+from kvalet.runtime.messages import SlotView, Snapshot
 from kvalet.runtime.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    stream: Stream
+    family: tuple[Stream, ...]  # the sequences of one request
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,30 @@ class TakeSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Park:
+    """`request_id`: whose slot it is thought to be; None: whoever's."""
+
+    slot: int
+    request_id: str | None
+    timeout_s: float
+    answer: Future[SlotView]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    slot: int
+    request_id: str | None
+    answer: Future[SlotView]
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """The last message: nothing is accepted after it."""
 
     reason: str  # what the clients of live sequences are told
 
 
-Message: TypeAlias = Submit | Cancel | TakeSnapshot | Stop
+Message: TypeAlias = Submit | Cancel | TakeSnapshot | Park | Resume | Stop
 
 
 class Inbox:

@@ -4,27 +4,36 @@ A stream is open from the moment its sequence is handed to the scheduler until i
 its cancellation. Knows nothing of policy; a step passes through `begin`, `judge` and `deliver`.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
 from kvalet.core.changes import Change
 from kvalet.core.plan import SeqId, StepOutcome, StepPlan
+from kvalet.runtime.durations import Durations
+from kvalet.runtime.parks import ParkLog
 from kvalet.runtime.stream import Stream, Vocabulary
 from kvalet.runtime.totals import Totals
 
+logger = logging.getLogger(__name__)
+
 
 class Outputs:
-    """`on_end` is called once for every stream that was opened."""
+    """`on_end` is called once for every stream that was opened, with its id."""
 
     def __init__(
         self,
         vocabulary: Vocabulary,
         totals: Totals,
+        durations: Durations,
+        parks: ParkLog,
         clock: Callable[[], float],
-        on_end: Callable[[], None],
+        on_end: Callable[[SeqId], None],
     ) -> None:
         self._vocabulary = vocabulary
         self._totals = totals
+        self._durations = durations
+        self._parks = parks
         self._clock = clock
         self._on_end = on_end
         self._streams: dict[SeqId, Stream] = {}
@@ -34,8 +43,9 @@ class Outputs:
 
     def close(self, seq_id: SeqId) -> None:
         """Nothing more is sent to it; unknown ids are ignored."""
+        self._parks.forget(seq_id)
         if self._streams.pop(seq_id, None) is not None:
-            self._on_end()
+            self._on_end(seq_id)
 
     def fail(self, seq_id: SeqId, error: Exception) -> None:
         stream = self._streams[seq_id]
@@ -50,8 +60,11 @@ class Outputs:
     def begin(self, plan: StepPlan, changes: list[Change], now: float) -> None:
         """A step starts: who takes part in it, and what planning it changed."""
         for grant in plan.grants:
-            self._streams[grant.seq_id].stopwatch.start(now)
+            queued_s = self._streams[grant.seq_id].stopwatch.start(now)
+            if queued_s is not None:
+                self._durations.queue.observe(queued_s)
         self._note(changes, now)
+        self._parks.begin(plan)
 
     def judge(self, outcome: StepOutcome) -> StepOutcome:
         """Turn drawn tokens into text; returns the outcome with the sequences that end there."""
@@ -59,7 +72,7 @@ class Outputs:
         finished = dict(outcome.finished)
         for seq_id, sampled in outcome.sampled.items():
             stream = self._streams[seq_id]
-            self._totals.count_token(stream.seq, stream.stopwatch.draw(now))
+            self._count_token(stream, now)
             reason = stream.draw(sampled, self._vocabulary)
             if reason is not None:
                 finished[seq_id] = reason
@@ -67,7 +80,9 @@ class Outputs:
 
     def deliver(self, changes: list[Change]) -> list[SeqId]:
         """Tell every client what the step brought it; returns those whose sink is broken."""
-        self._note(changes, self._clock())
+        now = self._clock()
+        self._note(changes, now)
+        self._parks.settle(now)
         broken = [seq_id for seq_id, stream in self._streams.items() if not stream.send()]
         for seq_id in [seq_id for seq_id, stream in self._streams.items() if stream.is_over]:
             self.close(seq_id)
@@ -76,6 +91,16 @@ class Outputs:
     def parked_s(self, seq_id: SeqId) -> float:
         return self._streams[seq_id].stopwatch.parked_s(self._clock())
 
+    def _count_token(self, stream: Stream, now: float) -> None:
+        is_first = not stream.seq.num_generated
+        waits = self._durations.first_token if is_first else self._durations.token_gap
+        waits.observe(stream.stopwatch.waited_s(now))
+        self._totals.count_token(stream.seq, stream.stopwatch.draw(now))
+
     def _note(self, changes: list[Change], now: float) -> None:
         for change in changes:
-            self._streams[change.seq_id].note(change, now)
+            stream = self._streams[change.seq_id]
+            stream.note(change, now)
+            self._parks.note(change, stream.seq, stream.stopwatch.last_pause_s, now)
+            if change.error is not None:
+                logger.error("planning for %s failed", stream.seq.label, exc_info=change.error)

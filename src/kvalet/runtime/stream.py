@@ -1,8 +1,8 @@
 """One live sequence as its client sees it: its text, its times, the events not sent yet.
 
 Decides one thing, whether a drawn token ends the sequence (EOS, stop string); the rest it is told
-as changes. Order of a step's events: `Resumed`, text, then whatever else; nothing follows
-`Finished` or `Failed`.
+as changes. Order of a step's events: `Resumed`, text, then whatever else; `Preempted` and `Resumed`
+alternate; nothing follows `Finished` or `Failed`.
 """
 
 import logging
@@ -45,14 +45,16 @@ class Stream:
     seq: Sequence
     sink: Sink
     text: TextStream
+    stopwatch: Stopwatch
     ignores_eos: bool = False
-    stopwatch: Stopwatch = field(default_factory=Stopwatch)
     is_over: bool = False  # the last event is final
+    _is_away: bool = False  # told `Preempted` and not `Resumed` yet
     _piece: Piece | None = None  # of this step, until it is known what comes before it
     _events: list[Event] = field(default_factory=list[Event])
 
     @classmethod
-    def of(cls, seq_id: SeqId, wanted: Generation, sink: Sink) -> Self:
+    def of(cls, seq_id: SeqId, wanted: Generation, sink: Sink, now: float) -> Self:
+        """`now`: when its client asked for it, in seconds."""
         seq = Sequence(
             seq_id,
             wanted.prompt,
@@ -62,8 +64,10 @@ class Stream:
             cache_prompt=wanted.cache_prompt,
             id_slot=wanted.id_slot,
             label=wanted.request_id,
+            num_keep=wanted.n_keep,
+            num_discard=wanted.n_discard,
         )
-        return cls(seq, sink, TextStream(wanted.stop), ignores_eos=wanted.ignore_eos)
+        return cls(seq, sink, TextStream(wanted.stop), Stopwatch(now), wanted.ignore_eos)
 
     def draw(self, sampled: Sampled, vocabulary: Vocabulary) -> FinishReason | None:
         """Take the token of this step; says whether it ends the sequence. EOS has no text."""
@@ -77,12 +81,17 @@ class Stream:
 
     def note(self, change: Change, now: float) -> None:
         match change.kind:
-            case ChangeKind.RESUMED:
-                self.stopwatch.resume(now)
-                self._events.append(Resumed())
+            case ChangeKind.WAITING:
+                self._leave()
             case ChangeKind.PREEMPTED:
                 self.stopwatch.pause(now)
-                self._say(Preempted())
+                self._leave()
+            case ChangeKind.RESUMED:
+                self.stopwatch.resume(now)
+                self._is_away = False
+                self._events.append(Resumed())
+            case ChangeKind.ROTATION_REFUSED:
+                pass  # the operator's business
             case ChangeKind.FINISHED:
                 self._finish(change.reason, now)
             case ChangeKind.FAILED:
@@ -107,6 +116,12 @@ class Stream:
             logger.exception("the sink of request %s failed", self.seq.label)
             return False
         return True
+
+    def _leave(self) -> None:
+        """Parked again before it has resumed, it is away already."""
+        if not self._is_away:
+            self._is_away = True
+            self._say(Preempted())
 
     def _say(self, event: Event) -> None:
         self._flush()

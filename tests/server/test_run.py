@@ -144,7 +144,7 @@ def test_a_taken_port_is_a_config_error_and_loads_nothing() -> None:
 
 
 def test_an_address_that_is_not_ours() -> None:
-    with pytest.raises(ConfigError, match="cannot listen on 203[.]0[.]113[.]1 port 0: "):
+    with pytest.raises(ConfigError, match=r"cannot listen on 203[.]0[.]113[.]1 port 0: "):
         listen("203.0.113.1", 0)
 
 

@@ -5,6 +5,7 @@ an address is made of them. With `poison`, whatever is not in use holds f16 NaN,
 that reads it cannot go unnoticed.
 """
 
+import ctypes
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -65,6 +66,15 @@ class PagePool:
         if not 0 <= page < self.num_pages:
             raise EngineError(f"page {page} is outside the pool of {self.num_pages}")
         return self._buffer.base + page * self.page_bytes
+
+    def cells(self, page: PageId, count: int) -> bytes:
+        """What the first `count` cells of a page hold, of all layers."""
+        shape = self.shape
+        values = np.frombuffer(ctypes.string_at(self.address(page), self.page_bytes), np.uint16)
+        values = values.reshape(shape.num_layers, 2, shape.num_kv_heads, -1)
+        keys = values[:, 0].reshape(-1, PAGE_CELLS)[:, :count]
+        cells = values[:, 1].reshape(-1, PAGE_CELLS, shape.head_dim)[:, :count]
+        return keys.tobytes() + cells.tobytes()
 
     def forget(self, pages: Iterable[PageId]) -> None:
         """Nobody needs what these pages hold."""

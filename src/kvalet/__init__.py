@@ -8,3 +8,6 @@ __version__ = "0.1.0"
 # ggml loads it. Its own default collapses as soon as another process wants a core: a step of 20 ms
 # took 4 s on two cores with four busy processes.
 os.environ.setdefault("GOMP_SPINCOUNT", "100")
+
+# ggml reads this when it aborts: otherwise it starts a debugger on the dying process.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")

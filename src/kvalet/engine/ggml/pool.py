@@ -100,8 +100,6 @@ class HostArena:
         self._pool = pool
         self._library = library
         self._slabs: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
-        self.bytes_out = 0
-        self.bytes_in = 0
 
     def run(self, transfer: Transfer) -> None:
         """Copy all pages of a transfer. Raises EngineError, having copied nothing, for an id that
@@ -111,13 +109,10 @@ class HostArena:
         if outward:
             self._grow(max((host for _, host in transfer.moves), default=-1))
         hosts = [self._address(host) for _, host in transfer.moves]
-        num_bytes = len(pages) * self._pool.page_bytes
         if outward:
             self._library.copy_pages(hosts, pages, self._pool.page_bytes)
-            self.bytes_out += num_bytes
         else:
             self._library.copy_pages(pages, hosts, self._pool.page_bytes)
-            self.bytes_in += num_bytes
 
     def close(self) -> None:
         self._slabs.clear()

@@ -10,6 +10,7 @@ from typing import Final
 
 import ggml
 
+from kvalet.engine import native
 from kvalet.engine.ggml.attention import AttentionLayer
 from kvalet.engine.ggml.backend import Tensor
 from kvalet.engine.ggml.builder import Builder
@@ -19,7 +20,7 @@ from kvalet.engine.ggml.weights import Linear, Weights
 from kvalet.errors import ModelFileError
 from kvalet.model.gguf import GGUFFile
 
-HEAD_DIM_MULTIPLE: Final = 16  # what the attention kernels take
+HEAD_DIMS: Final = range(16, native.MAX_HEAD_DIM + 1, 16)  # what the attention kernels take
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Llama:
         self.attention: Sequence[AttentionLayer] = _read_attention(file, dims)
         self._norm_eps = file.number("llama.attention.layer_norm_rms_epsilon")
         self._rope = read_rope(file, weights, ggml.GGML_ROPE_TYPE_NORMAL, dims.head_dim)
-        self._embeddings = weights.plain("token_embd.weight", dims.num_embd, self.num_vocab)
+        self._embeddings = weights.table("token_embd.weight", dims.num_embd, self.num_vocab)
         self._layers = [_load_layer(weights, i, dims) for i in range(dims.num_layers)]
         self._output_norm = weights.vector("output_norm.weight", dims.num_embd)
         output = "output" if weights.has("output.weight") else "token_embd"
@@ -132,10 +133,10 @@ def _read_dimensions(file: GGUFFile) -> Dimensions:
 def _read_head_dim(file: GGUFFile, default: int) -> int:
     head_dim = file.integer("llama.attention.key_length", default)
     value_dim = file.integer("llama.attention.value_length", default)
-    if head_dim != value_dim or head_dim < 1 or head_dim % HEAD_DIM_MULTIPLE:
+    if head_dim != value_dim or head_dim not in HEAD_DIMS:
         raise ModelFileError(
             f"{file.path}: keys of {head_dim} and values of {value_dim} dimensions are not "
-            f"supported (they must be the same multiple of {HEAD_DIM_MULTIPLE})"
+            f"supported (they must be the same multiple of {HEAD_DIMS.step}, up to {HEAD_DIMS[-1]})"
         )
     return head_dim
 

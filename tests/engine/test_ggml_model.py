@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGMLQuantizationType
 
 from kvalet.engine.ggml.backend import Backend
 from kvalet.engine.ggml.engine import load_engine
@@ -41,6 +42,21 @@ def test_refused_by_name(metadata: dict[str, Any], message: str, tmp_path: Path)
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["token_embd.weight", "blk.1.ffn_up.weight"])
+def test_a_type_that_ggml_would_crash_on_is_refused(name: str, tmp_path: Path) -> None:
+    """ggml says that it takes such weights, and dies when it computes."""
+    path = write_tiny_llama(tmp_path / "tiny.gguf", weight_type="F32")
+    data = bytearray(path.read_bytes())
+    entry = data.index(name.encode()) + len(name)
+    dims_bytes = 4 + 2 * 8
+    kind = entry + dims_bytes
+    assert int.from_bytes(data[kind : kind + 4], "little") == GGMLQuantizationType.F32
+    data[kind : kind + 4] = int(GGMLQuantizationType.I32).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(ModelFileError, match=f"'{name}' has the type i32"):
+        load_engine(path, num_pages=4, threads=1)
+
+
 @pytest.mark.parametrize(
     ("weight_type", "is_repacked", "granularity"),
     [
@@ -75,7 +91,7 @@ def test_a_tied_embedding_is_read_plain_and_multiplied_repacked(tmp_path: Path) 
             pytest.skip("this processor's ggml repacks nothing")
         weights = Weights(file, backend)
         shape = file.tensors["token_embd.weight"].shape
-        table = weights.plain("token_embd.weight", *shape)
+        table = weights.table("token_embd.weight", *shape)
         output = weights.linear("token_embd", *shape).weight
         assert table.contents.data != output.contents.data
         weights.close()

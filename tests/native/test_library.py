@@ -29,6 +29,12 @@ def test_an_unknown_instruction_set_is_named() -> None:
         native.load("mmx")
 
 
+@pytest.mark.parametrize("head_dim", [0, 24, 528, -16])
+def test_refuses_heads_the_kernels_cannot_take(head_dim: int) -> None:
+    with pytest.raises(EngineError, match="head_dim"):
+        native.Pool(0, 0, 1, 1, 1, head_dim)
+
+
 def test_copies_pages(library: NativeLibrary) -> None:
     pages = np.arange(5 * 64, dtype=np.uint8).reshape(5, 64)
     host = np.zeros((3, 64), np.uint8)

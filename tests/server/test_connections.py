@@ -12,7 +12,7 @@ import pytest
 from kvalet.core.plan import FinishReason
 from kvalet.errors import Overloaded
 from kvalet.runtime.messages import Delta
-from tests.server.edge import LiveEdge, wait_until
+from tests.server.edge import LiveEdge, live_edge, wait_until
 from tests.server.fakes import by_prompt, endless, plays, says, silent
 
 PROMPTS: dict[str, object] = {"prompt": ["a", "b"], "max_tokens": None}
@@ -78,23 +78,30 @@ def test_a_client_that_does_not_read_holds_up_nobody(live: LiveEdge) -> None:
             assert b"[DONE]" in read_until(other, b"[DONE]")
 
 
-def test_a_shutdown_tells_everybody(live: LiveEdge) -> None:
-    live.says(endless)
-    with (
-        request(live, {"prompt": "a", "stream": True}) as streaming,
-        request(live, {"prompt": "a"}) as waiting,
-    ):
-        read_until(streaming, b"data: ")
-        wait_until(lambda: live.service.num_live == 2)
-        try:
+def test_a_shutdown_tells_everybody() -> None:
+    with live_edge() as live:
+        live.says(endless)
+        with (
+            request(live, {"prompt": "a", "stream": True}) as streaming,
+            request(live, {"prompt": "a"}) as waiting,
+        ):
+            read_until(streaming, b"data: ")
+            wait_until(lambda: live.service.num_live == 2)
             live.desk.close(Overloaded("the server is shutting down"))
-            assert b"503" in read_until(waiting, b"shutting down")
+            assert b" 503 " in read_until(waiting, b"shutting down")
             last = read_until(streaming, b"0\r\n\r\n").split(b"data: ")[-1]
             assert json.loads(last.split(b"\n")[0])["error"]["code"] == 503
-        finally:
-            live.desk._closing = None
-    wait_until(lambda: live.service.num_live == 0)
-    assert len(live.service.cancelled) == 2
+        assert len(live.service.cancelled) == 2
+
+
+def test_half_a_request_harms_nobody(live: LiveEdge) -> None:
+    live.says(says("hello"))
+    host, port = live.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+    with request(live, {"prompt": "x"}) as other:
+        assert b"hello" in read_until(other, b"hello")
+    assert len(live.service.submitted) == 1
 
 
 @pytest.fixture

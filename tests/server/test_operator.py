@@ -112,6 +112,8 @@ def test_metrics_have_llamacpps_names_and_types(edge: Edge) -> None:
         ({"Authorization": "Bearer two"}, 200),
         ({"X-Api-Key": "one"}, 200),
         ({"X-Api-Key": ""}, 401),
+        ({"Authorization": "one"}, 200),
+        ({"Authorization": "Basic one"}, 401),
     ],
 )
 def test_keys(headers: dict[str, str], status: int) -> None:

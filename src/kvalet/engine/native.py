@@ -40,6 +40,20 @@ class Pool(ctypes.Structure):
         ("head_dim", c_int32),
     )
 
+    def __init__(
+        self,
+        base: int,
+        page_bytes: int,
+        num_pages: int,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+    ) -> None:
+        """Raises EngineError for heads the kernels cannot take."""
+        if head_dim % 16 or not 0 < head_dim <= MAX_HEAD_DIM:
+            raise EngineError(f"head_dim {head_dim}: not a multiple of 16 up to {MAX_HEAD_DIM}")
+        super().__init__(base, page_bytes, num_pages, num_layers, num_kv_heads, head_dim)
+
 
 class Batch(ctypes.Structure):
     """kvalet_batch: the rows of the step being computed; arrays are the caller's to keep alive."""

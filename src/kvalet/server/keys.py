@@ -27,5 +27,5 @@ class KeyCheck:
 
     def _allows(self, headers: Headers) -> bool:
         given = headers.get("authorization") or headers.get("x-api-key") or ""
-        key = given.removeprefix("Bearer ").encode()
+        key = given.removeprefix("Bearer ").encode("latin-1")  # the bytes that were sent
         return any(compare_digest(key, known) for known in self._keys)

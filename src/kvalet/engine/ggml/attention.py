@@ -71,6 +71,10 @@ class PagedAttention:
             for index, layer in enumerate(layers)
         ]
 
+    @property
+    def num_layers(self) -> int:
+        return len(self._layers)
+
     def take_step(self) -> None:
         """The next run computes what the batch holds now."""
         self._rows.num_rows = self._batch.num_rows

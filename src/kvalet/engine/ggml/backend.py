@@ -6,7 +6,6 @@ failed assertion, so callers check what they pass; what can fail without that is
 
 import ctypes
 import logging
-import os
 import time
 from typing import Any, Final, Self, TypeAlias
 
@@ -45,8 +44,6 @@ class Backend:
     """The CPU with `threads` threads."""
 
     def __init__(self, threads: int) -> None:
-        # read when ggml aborts: without it a debugger is started on the dying process
-        os.environ.setdefault("GGML_NO_BACKTRACE", "1")
         ggml.ggml_log_set(_log_callback, None)
         self._device: Handle = ggml.ggml_backend_dev_by_type(ggml.GGML_BACKEND_DEVICE_TYPE_CPU)
         self._handle: Handle | None = ggml.ggml_backend_cpu_init()
@@ -72,23 +69,22 @@ class Backend:
     def description(self) -> str:
         return str(ggml.ggml_backend_dev_description(self._device).decode())
 
-    def set_threads(self, threads: int) -> None:
-        ggml.ggml_backend_cpu_set_n_threads(self._handle, threads)
-        self.threads = threads
+    def can_compute(self, kind: int) -> bool:
+        """Whether weights of ggml type `kind` can be multiplied and looked up. ggml's own answer
+        (`supports_op`) is yes for types that it then crashes on."""
+        return bool(ggml.ggml_get_type_traits_cpu(kind).contents.vec_dot)
 
-    def supports(self, operation: Tensor) -> bool:
-        return bool(ggml.ggml_backend_dev_supports_op(self._device, operation))
-
-    def supports_linear(self, kind: int, shape: tuple[int, ...], buffer_type: Handle) -> bool:
-        """Whether `mul_mat` takes a weight of ggml type `kind` that lies in `buffer_type`."""
+    def takes_linear(self, kind: int, shape: tuple[int, ...], buffer_type: Handle) -> bool:
+        """Whether a weight that can be computed with may lie in an extra buffer type."""
         with Context(3 * ggml.ggml_tensor_overhead()) as context:
             weight = context.new(kind, *shape)
             vector = context.new(ggml.GGML_TYPE_F32, shape[0])
             buffer = ggml.ggml_backend_buft_alloc_buffer(buffer_type, 0)
             weight.contents.buffer = buffer
-            supported = self.supports(ggml.ggml_mul_mat(context.handle, weight, vector))
+            product = ggml.ggml_mul_mat(context.handle, weight, vector)
+            taken = bool(ggml.ggml_backend_dev_supports_op(self._device, product))
             ggml.ggml_backend_buffer_free(buffer)
-        return supported
+        return taken
 
     def wrap(self, address: int, num_bytes: int) -> "Buffer":
         """A buffer over memory that somebody else owns and keeps."""

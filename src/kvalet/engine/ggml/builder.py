@@ -43,7 +43,7 @@ class Builder:
         size, width = x.contents.ne[0], x.contents.ne[1]
         return ggml.ggml_reshape_3d(self.context, x, size // num_heads, num_heads, width)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Write the rows' keys and values to their cells, then let each row look at the cells of
-        its sequence up to its own. -> f32 [heads * dim, width]"""
-        return self.attention.build(self.context, layer, query, key, value)
+    def attend(self, place: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Write the rows' keys and values to their cells of the layer at `place` in the pool, then
+        let each row look at its sequence's cells up to its own. -> f32 [heads * dim, width]"""
+        return self.attention.build(self.context, place, query, key, value)

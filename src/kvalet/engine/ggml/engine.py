@@ -1,27 +1,24 @@
 """The engine over ggml: a step plan in, its outcome out.
 
-Ties together weights, pool, graphs and sampling, in the order a plan says. Keeps nothing about a
-sequence between steps but the bytes of its pages.
+Ties together pool, graphs and sampling, in the order a plan says. Keeps nothing about a sequence
+between steps but the bytes of its pages.
 """
 
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from kvalet.core.plan import Sampled, SeqId, StepOutcome, StepPlan, Transfer, TransferId
-from kvalet.engine import native
 from kvalet.engine.base import EngineInfo
-from kvalet.engine.ggml.architectures import load_architecture
-from kvalet.engine.ggml.attention import PagedAttention
-from kvalet.engine.ggml.backend import Backend
-from kvalet.engine.ggml.batch import Batch, Limits
-from kvalet.engine.ggml.fingerprint import fingerprint
-from kvalet.engine.ggml.graphs import Graphs
-from kvalet.engine.ggml.pool import HostArena, PagePool
+from kvalet.engine.ggml.batch import Limits
+from kvalet.engine.ggml.cache import FactCache
+from kvalet.engine.ggml.fingerprint import fingerprint, model_sha256
+from kvalet.engine.ggml.loaded import LoadedModel
+from kvalet.engine.ggml.pool import HostArena
+from kvalet.engine.ggml.probe import Verdict, prove
+from kvalet.engine.ggml.runner import Runner
 from kvalet.engine.ggml.sampling import sample
-from kvalet.engine.ggml.weights import Weights
 from kvalet.errors import EngineError, EngineFatal
-from kvalet.model.gguf import GGUFFile
 
 
 @dataclass(slots=True)
@@ -37,33 +34,31 @@ class GgmlEngine:
     """Implements `kvalet.engine.base.Engine`. Made by `load_engine`."""
 
     def __init__(
-        self,
-        info: EngineInfo,
-        library: native.NativeLibrary,
-        pool: PagePool,
-        batch: Batch,
-        graphs: Graphs,
-        resources: ExitStack,
+        self, loaded: LoadedModel, limits: Limits, poison: bool, root: bytes, verdict: Verdict
     ) -> None:
-        """Takes over `resources`, which close what the engine is made of."""
-        self._info = info
-        self._library = library
-        self._pool = pool
-        self._host = HostArena(pool, library)
-        self._batch = batch
-        self._graphs = graphs
-        self._resources = resources
+        """Takes over `loaded` and closes it. `root` becomes the fingerprint."""
+        self._loaded = loaded
+        self._runner = Runner(loaded, limits, poison)
+        self._host = HostArena(self._runner.pool, loaded.library)
+        self._info = EngineInfo(
+            num_pages=limits.num_pages,
+            page_bytes=self._runner.pool.page_bytes,
+            num_vocab=limits.num_vocab,
+            max_step_tokens=limits.max_rows,
+            fingerprint=root,
+            report=self._report(verdict),
+        )
 
     @property
     def info(self) -> EngineInfo:
         return self._info
 
     def execute(self, plan: StepPlan) -> StepOutcome:
-        """Run one step. Raises EngineError, having changed nothing, for a plan that does not fit
-        the engine's limits or names a page outside the pool in its page copies."""
-        refused = self._batch.fill(plan.grants)
-        self._pool.forget(plan.freed)
-        self._pool.copy(plan.page_copies)
+        """Run one step. Raises EngineError, having computed nothing, for a plan that does not fit
+        the engine's limits, or frees or copies a page outside the pool."""
+        refused = self._runner.batch.fill(plan.grants)
+        self._runner.pool.forget(plan.freed)
+        self._runner.pool.copy(plan.page_copies)
         computed = self._compute()
         landed, failed_transfers = self._transfer(plan.transfers)
         return StepOutcome(
@@ -76,28 +71,30 @@ class GgmlEngine:
 
     def close(self) -> None:
         self._host.close()
-        self._resources.close()
+        self._runner.close()
+        self._loaded.close()
 
     def _compute(self) -> Computed:
-        computed = Computed()
-        if not self._batch.grants:
+        computed, grants = Computed(), self._runner.batch.grants
+        if not grants:
             return computed
         try:
-            computed.compute_s = self._graphs.run()
+            computed.compute_s = self._runner.graphs.run()
         except EngineFatal:
             raise
         except EngineError as error:
-            computed.failed = {grant.seq_id: str(error) for grant in self._batch.grants}
-            return computed
-        self._draw(computed)
+            computed.failed = {grant.seq_id: str(error) for grant in grants}
+        else:
+            self._draw(computed)
         return computed
 
     def _draw(self, computed: Computed) -> None:
-        for logits, grant in zip(self._graphs.logits, self._batch.draws, strict=False):
+        draws = self._runner.batch.draws
+        for logits, grant in zip(self._runner.graphs.logits, draws, strict=False):
             if grant.draw is None:
                 continue
             try:
-                computed.sampled[grant.seq_id] = sample(self._library, logits, grant.draw)
+                computed.sampled[grant.seq_id] = sample(self._loaded.library, logits, grant.draw)
             except EngineError as error:
                 computed.failed[grant.seq_id] = str(error)
 
@@ -114,6 +111,17 @@ class GgmlEngine:
                 failed[transfer.transfer_id] = str(error)
         return tuple(landed), failed
 
+    def _report(self, verdict: Verdict) -> dict[str, object]:
+        return {
+            "device": self._loaded.backend.description,
+            "threads": self._loaded.backend.threads,
+            "native": self._loaded.library.isa,
+            "pool_bytes": self._runner.pool.num_pages * self._runner.pool.page_bytes,
+            "compute_bytes": self._runner.graphs.compute_bytes,
+            **self._loaded.weights.report(),
+            "exactness": asdict(verdict),
+        }
+
 
 def load_engine(
     model_path: str | Path,
@@ -123,39 +131,21 @@ def load_engine(
     max_step_tokens: int = 512,
     max_seqs: int = 64,
     poison: bool = False,
+    probe_s: float = 0.0,
+    cache_dir: Path | None = None,
 ) -> GgmlEngine:
     """An engine with the model of a GGUF file and a pool of `num_pages` pages. A step takes at most
-    `max_step_tokens` rows of `max_seqs` sequences; `poison` fills unused pages with NaN.
+    `max_step_tokens` rows of `max_seqs` sequences; `poison` fills unused pages with NaN; `probe_s`
+    is how long the exactness probe may take; `cache_dir` keeps what is found out about the file.
 
     Raises ModelFileError for the file, EngineFatal when memory does not suffice.
     """
     with ExitStack() as stack:
-        file = stack.enter_context(GGUFFile.open(model_path))
-        backend = stack.enter_context(Backend(threads))
-        library = native.load()
-        weights = stack.enter_context(closing(Weights(file, backend)))
-        model = load_architecture(file, weights)
-        pool = PagePool(backend, library, model.kv_shape, num_pages, poison)
-        stack.enter_context(closing(pool))
-        batch = Batch(Limits(model.num_vocab, num_pages, max_step_tokens, max_seqs))
-        attention = PagedAttention(library, model.attention, pool, batch)
-        graphs = Graphs(backend, model, attention, batch, weights.granularity)
-        stack.enter_context(closing(graphs))
-        if weights.repacked_bytes:
-            file.drop_resident()
-        info = EngineInfo(
-            num_pages=num_pages,
-            page_bytes=pool.page_bytes,
-            num_vocab=model.num_vocab,
-            max_step_tokens=max_step_tokens,
-            fingerprint=fingerprint(file, library),
-            report={
-                "device": backend.description,
-                "threads": threads,
-                "native": library.isa,
-                "pool_bytes": num_pages * pool.page_bytes,
-                "compute_bytes": graphs.compute_bytes,
-                **weights.report(),
-            },
-        )
-        return GgmlEngine(info, library, pool, batch, graphs, stack.pop_all())
+        loaded = stack.enter_context(closing(LoadedModel(model_path, threads)))
+        limits = Limits(loaded.model.num_vocab, num_pages, max_step_tokens, max_seqs)
+        cache = FactCache(cache_dir)
+        root = fingerprint(model_sha256(loaded.file, cache), loaded.library)
+        verdict = prove(loaded, limits, probe_s, cache, root.hex())
+        engine = GgmlEngine(loaded, limits, poison, root, verdict)
+        stack.pop_all()
+        return engine

@@ -10,16 +10,29 @@ from typing import Final
 
 import ggml
 
+from kvalet.engine.ggml.cache import FactCache
 from kvalet.engine.native import NativeLibrary
 from kvalet.model.gguf import GGUFFile
 
 KV_TYPE: Final = "f16"
 
 
-def fingerprint(file: GGUFFile, library: NativeLibrary) -> bytes:
-    """32 bytes. Reads the model file once (about 0.5 s a GB)."""
-    parts = (file.sha256, KV_TYPE, *builds(library))
+def fingerprint(model_sha256: str, library: NativeLibrary) -> bytes:
+    """32 bytes."""
+    parts = (model_sha256, KV_TYPE, *builds(library))
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=32).digest()
+
+
+def model_sha256(file: GGUFFile, cache: FactCache) -> str:
+    """Of the whole file, in hex; reads it (about 0.5 s a GB), unless the cache knows a file of this
+    path, size and time of change."""
+    status = file.path.stat()
+    key = ("sha256", str(file.path.resolve()), status.st_size, status.st_mtime_ns)
+    known = cache.get(*key)
+    if isinstance(known, str):
+        return known
+    cache.put(file.sha256, *key)
+    return file.sha256
 
 
 def builds(library: NativeLibrary) -> tuple[str, ...]:

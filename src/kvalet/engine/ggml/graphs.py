@@ -6,13 +6,13 @@ is emptied should it have to grow. Inputs are outside it: nothing else is ever w
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import ggml
 import numpy as np
 
-from kvalet.engine.ggml.architectures.llama import Llama
 from kvalet.engine.ggml.attention import PagedAttention
 from kvalet.engine.ggml.backend import Backend, Context, Handle, Tensor, read, write
 from kvalet.engine.ggml.batch import Batch, Int32Array
@@ -20,6 +20,7 @@ from kvalet.engine.ggml.builder import Builder
 from kvalet.errors import EngineFatal
 
 Logits: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+Build: TypeAlias = Callable[[Builder], Tensor]  # -> logits
 Shape: TypeAlias = tuple[int, int]  # rows, outputs
 
 MAX_GRAPHS: Final = 48
@@ -47,22 +48,22 @@ class Graphs:
     def __init__(
         self,
         backend: Backend,
-        model: Llama,
+        build: Build,
         attention: PagedAttention,
         batch: Batch,
         granularity: int,
     ) -> None:
         self._backend = backend
-        self._model = model
+        self._build_model = build
         self._attention = attention
         self._batch = batch
         self._granularity = granularity
         self._graphs: OrderedDict[Shape, Graph] = OrderedDict()
-        self._num_nodes = TENSORS_OF_LAYER * (model.kv_shape.num_layers + 1)
+        self._num_nodes = TENSORS_OF_LAYER * (attention.num_layers + 1)
         self._tensor_bytes = self._num_nodes * ggml.ggml_tensor_overhead()
         self._inputs = tuple(backend.allocate(array.nbytes) for array in self._arrays)
         self._allocator: Handle | None = ggml.ggml_gallocr_new(backend.buffer_type)
-        self.logits: Logits = np.empty((batch.limits.max_seqs, model.num_vocab), np.float32)
+        self.logits: Logits = np.empty((batch.limits.max_seqs, batch.limits.num_vocab), np.float32)
         self._reserve()
 
     def run(self) -> float:
@@ -119,7 +120,7 @@ class Graphs:
             for buffer, size in zip(self._inputs, _input_sizes(shape), strict=True)
         )
         builder = Builder(context.handle, tokens, positions, outputs, self._attention)
-        logits = self._model.build(builder)
+        logits = self._build_model(builder)
         ggml.ggml_set_output(logits)
         handle = ggml.ggml_new_graph_custom(context.handle, self._num_nodes, False)
         ggml.ggml_build_forward_expand(handle, logits)

@@ -5,6 +5,7 @@ an address is made of them. With `poison`, whatever is not in use holds f16 NaN,
 that reads it cannot go unnoticed.
 """
 
+import ctypes
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -66,6 +67,15 @@ class PagePool:
             raise EngineError(f"page {page} is outside the pool of {self.num_pages}")
         return self._buffer.base + page * self.page_bytes
 
+    def cells(self, page: PageId, count: int) -> bytes:
+        """What the first `count` cells of a page hold, of all layers."""
+        shape = self.shape
+        values = np.frombuffer(ctypes.string_at(self.address(page), self.page_bytes), np.uint16)
+        values = values.reshape(shape.num_layers, 2, shape.num_kv_heads, -1)
+        keys = values[:, 0].reshape(-1, PAGE_CELLS)[:, :count]
+        cells = values[:, 1].reshape(-1, PAGE_CELLS, shape.head_dim)[:, :count]
+        return keys.tobytes() + cells.tobytes()
+
     def forget(self, pages: Iterable[PageId]) -> None:
         """Nobody needs what these pages hold."""
         if self._poison:
@@ -90,8 +100,6 @@ class HostArena:
         self._pool = pool
         self._library = library
         self._slabs: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
-        self.bytes_out = 0
-        self.bytes_in = 0
 
     def run(self, transfer: Transfer) -> None:
         """Copy all pages of a transfer. Raises EngineError, having copied nothing, for an id that
@@ -101,13 +109,10 @@ class HostArena:
         if outward:
             self._grow(max((host for _, host in transfer.moves), default=-1))
         hosts = [self._address(host) for _, host in transfer.moves]
-        num_bytes = len(pages) * self._pool.page_bytes
         if outward:
             self._library.copy_pages(hosts, pages, self._pool.page_bytes)
-            self.bytes_out += num_bytes
         else:
             self._library.copy_pages(pages, hosts, self._pool.page_bytes)
-            self.bytes_in += num_bytes
 
     def close(self) -> None:
         self._slabs.clear()

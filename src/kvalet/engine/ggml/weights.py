@@ -42,31 +42,29 @@ class Weights:
         self._context = Context(2 * len(file.tensors) * ggml.ggml_tensor_overhead())
         self._map = _map_buffer(file, backend)
         self._repacked_buffers: list[Buffer] = []
-        self._plain: dict[str, Tensor] = {}
+        self._in_map: dict[str, Tensor] = {}
         self._kinds: Counter[str] = Counter()
 
     def has(self, name: str) -> bool:
         return name in self._file.tensors
 
-    def plain(self, name: str, *shape: int) -> Tensor:
-        """The tensor where it lies in the file. Raises ModelFileError if it is missing or not of
-        this shape (ggml's order: row length first)."""
-        info = self._checked(name, shape)
-        if name not in self._plain:
-            tensor = self._context.new(info.type, *info.shape)
-            self._map.place(tensor, self._file.address(info))
-            self._plain[name] = tensor
-        return self._plain[name]
+    def table(self, name: str, num_columns: int, num_rows: int) -> Tensor:
+        """A matrix whose rows are looked up, where it lies in the file. Like its siblings, raises
+        ModelFileError if it is missing, of another shape, or of a type that cannot be used so."""
+        info = self._checked(name, (num_columns, num_rows))
+        self._require_computable(info)
+        return self._mapped(info)
 
     def vector(self, name: str, size: int) -> Tensor:
-        """An f32 tensor: norms and biases."""
-        if self._checked(name, (size,)).type_name != "f32":
+        """Norms, biases, factors: f32."""
+        info = self._checked(name, (size,))
+        if info.type_name != "f32":
             raise ModelFileError(f"{self._file.path}: tensor {name!r} is not f32")
-        return self.plain(name, size)
+        return self._mapped(info)
 
     def linear(self, name: str, num_in: int, num_out: int) -> Linear:
         """`name`.weight, repacked where that is faster and a column keeps its bits, with
-        `name`.bias if there is one. Raises ModelFileError, also for a type ggml cannot multiply."""
+        `name`.bias if there is one."""
         info = self._checked(f"{name}.weight", (num_in, num_out))
         has_bias = self.has(f"{name}.bias")
         bias = self.vector(f"{name}.bias", num_out) if has_bias else None
@@ -89,18 +87,27 @@ class Weights:
         self._context.close()
 
     def _multiplied(self, info: TensorInfo) -> Tensor:
+        self._require_computable(info)
         granularity = self._repacked_granularity(info)
-        if granularity:
-            self.granularity = max(self.granularity, granularity)
-            self._kinds[f"{info.type_name} repacked"] += 1
-            return self._repacked(info)
-        if not self._backend.supports_linear(info.type, info.shape, self._backend.buffer_type):
+        if not granularity:
+            self._kinds[info.type_name] += 1
+            return self._mapped(info)
+        self.granularity = max(self.granularity, granularity)
+        self._kinds[f"{info.type_name} repacked"] += 1
+        return self._repacked(info)
+
+    def _mapped(self, info: TensorInfo) -> Tensor:
+        if info.name not in self._in_map:
+            tensor = self._context.new(info.type, *info.shape)
+            self._in_map[info.name] = self._map.place(tensor, self._file.address(info))
+        return self._in_map[info.name]
+
+    def _require_computable(self, info: TensorInfo) -> None:
+        if not self._backend.can_compute(info.type):
             raise ModelFileError(
                 f"{self._file.path}: tensor {info.name!r} has the type {info.type_name}, "
                 "which cannot be computed with here"
             )
-        self._kinds[info.type_name] += 1
-        return self.plain(info.name, *info.shape)
 
     def _repacked_granularity(self, info: TensorInfo) -> int:
         """0 where the weight stays plain."""
@@ -108,7 +115,7 @@ class Weights:
         if buffer_type is None or not self._can_repack:
             return 0
         granularity = REPACKED_GRANULARITY.get(info.type_name, 0)
-        if granularity and self._backend.supports_linear(info.type, info.shape, buffer_type):
+        if granularity and self._backend.takes_linear(info.type, info.shape, buffer_type):
             return granularity
         return 0
 

@@ -4,12 +4,13 @@ Knows which tensors and metadata the architecture has and how they are put toget
 checked when the model is loaded, with the name of what is missing or unsupported.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import ggml
 
+from kvalet.engine import native
 from kvalet.engine.ggml.attention import AttentionLayer
 from kvalet.engine.ggml.backend import Tensor
 from kvalet.engine.ggml.builder import Builder
@@ -19,7 +20,7 @@ from kvalet.engine.ggml.weights import Linear, Weights
 from kvalet.errors import ModelFileError
 from kvalet.model.gguf import GGUFFile
 
-HEAD_DIM_MULTIPLE: Final = 16  # what the attention kernels take
+HEAD_DIMS: Final = range(16, native.MAX_HEAD_DIM + 1, 16)  # what the attention kernels take
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ class Layer:
     up: Linear
     down: Linear
 
+    @property
+    def weights(self) -> Iterator[Tensor]:
+        linears = (self.query, self.key, self.value, self.attn_output)
+        return (layer.weight for layer in (*linears, self.gate, self.up, self.down))
+
 
 class Llama:
     """A loaded model: builds its graph for any number of tokens."""
@@ -57,18 +63,19 @@ class Llama:
         self.attention: Sequence[AttentionLayer] = _read_attention(file, dims)
         self._norm_eps = file.number("llama.attention.layer_norm_rms_epsilon")
         self._rope = read_rope(file, weights, ggml.GGML_ROPE_TYPE_NORMAL, dims.head_dim)
-        self._embeddings = weights.plain("token_embd.weight", dims.num_embd, self.num_vocab)
+        self._embeddings = weights.table("token_embd.weight", dims.num_embd, self.num_vocab)
         self._layers = [_load_layer(weights, i, dims) for i in range(dims.num_layers)]
         self._output_norm = weights.vector("output_norm.weight", dims.num_embd)
         output = "output" if weights.has("output.weight") else "token_embd"
         self._output = weights.linear(output, dims.num_embd, self.num_vocab)
 
-    def build(self, graph: Builder) -> Tensor:
-        """Logits [num_vocab, outputs] of the rows that `graph.outputs` names."""
+    def build(self, graph: Builder, layers: Sequence[int]) -> Tensor:
+        """Logits [num_vocab, outputs] of the rows that `graph.outputs` names, as if the model had
+        these layers only; the pool has them in this order."""
         x = graph.rows(self._embeddings, graph.tokens)
-        for index, layer in enumerate(self._layers):
-            attended = self._attend(graph, index, layer, x)
-            if index == len(self._layers) - 1:
+        for place, layer in enumerate(self._layers[index] for index in layers):
+            attended = self._attend(graph, place, layer, x)
+            if place == len(layers) - 1:
                 # nothing below looks at other rows: only these are worth computing further
                 attended, x = graph.rows(attended, graph.outputs), graph.rows(x, graph.outputs)
             x = graph.add(x, graph.linear(layer.attn_output, attended))
@@ -76,11 +83,19 @@ class Llama:
         x = graph.rms_norm(x, self._output_norm, self._norm_eps)
         return graph.linear(self._output, x)
 
-    def _attend(self, graph: Builder, index: int, layer: Layer, x: Tensor) -> Tensor:
+    def distinct_layers(self) -> list[int]:
+        """One of every kind: layers of a kind have weights of the same types and shapes."""
+        first_of_kind: dict[object, int] = {}
+        for index, layer in enumerate(self._layers):
+            kinds = (weight.contents.type for weight in layer.weights)
+            first_of_kind.setdefault(tuple(kinds), index)
+        return list(first_of_kind.values())
+
+    def _attend(self, graph: Builder, place: int, layer: Layer, x: Tensor) -> Tensor:
         h = graph.rms_norm(x, layer.attn_norm, self._norm_eps)
         query = self._rotate(graph, graph.linear(layer.query, h), self._dims.num_heads)
         key = self._rotate(graph, graph.linear(layer.key, h), self._dims.num_kv_heads)
-        return graph.attend(index, query, key, graph.linear(layer.value, h))
+        return graph.attend(place, query, key, graph.linear(layer.value, h))
 
     def _rotate(self, graph: Builder, x: Tensor, num_heads: int) -> Tensor:
         heads = graph.split_heads(x, num_heads)
@@ -118,10 +133,10 @@ def _read_dimensions(file: GGUFFile) -> Dimensions:
 def _read_head_dim(file: GGUFFile, default: int) -> int:
     head_dim = file.integer("llama.attention.key_length", default)
     value_dim = file.integer("llama.attention.value_length", default)
-    if head_dim != value_dim or head_dim < 1 or head_dim % HEAD_DIM_MULTIPLE:
+    if head_dim != value_dim or head_dim not in HEAD_DIMS:
         raise ModelFileError(
             f"{file.path}: keys of {head_dim} and values of {value_dim} dimensions are not "
-            f"supported (they must be the same multiple of {HEAD_DIM_MULTIPLE})"
+            f"supported (they must be the same multiple of {HEAD_DIMS.step}, up to {HEAD_DIMS[-1]})"
         )
     return head_dim
 

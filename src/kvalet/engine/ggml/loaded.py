@@ -1,0 +1,28 @@
+"""A model file, loaded: its weights placed on a device, ready to have graphs built of them."""
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from kvalet.engine import native
+from kvalet.engine.ggml.architectures import load_architecture
+from kvalet.engine.ggml.backend import Backend
+from kvalet.engine.ggml.weights import Weights
+from kvalet.model.gguf import GGUFFile
+
+
+class LoadedModel:
+    def __init__(self, path: str | Path, threads: int) -> None:
+        """Raises ModelFileError for what is wrong with the file."""
+        with ExitStack() as stack:
+            self.file = stack.enter_context(GGUFFile.open(path))
+            self.backend = stack.enter_context(Backend(threads))
+            self.library = native.load()
+            self.weights = stack.enter_context(closing(Weights(self.file, self.backend)))
+            self.model = load_architecture(self.file, self.weights)
+            self._resources = stack.pop_all()
+        if self.weights.repacked_bytes:
+            self.file.drop_resident()  # most of what was read is in memory a second time
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self._resources.close()

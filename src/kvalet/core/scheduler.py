@@ -87,7 +87,7 @@ class Scheduler:
 
     @property
     def kept_slots(self) -> Collection[SlotId]:
-        """Idle slots what of whose last request is parked, until their time is over."""
+        """Idle slots whose last request's pages are parked."""
         return self._keeping.slots
 
     def occupant(self, slot: SlotId) -> Sequence | None:
@@ -133,25 +133,20 @@ class Scheduler:
         shifts, copies = self._shift_full()
         grants = tuple(self._grants())
         self._step += 1
+        transfers = self._take_transfers()
         return StepPlan(
-            self._step,
-            self.pool.take_freed(),
-            tuple(copies),
-            tuple(shifts),
-            grants,
-            self._count_copied(self._transfers.take_started()),
+            self._step, self.pool.take_freed(), tuple(copies), tuple(shifts), grants, transfers
         )
 
     def park(self, slot: SlotId, timeout_s: float) -> None:
         """Park what runs in `slot`, or what its last request left (SPEC P14). Raises Conflict."""
-        seq = self.slots[slot]
-        if seq is not None:
-            self._preemption.hold(seq, timeout_s)
-            return
-        last = self._slots.last(slot)
-        if last is None:
+        seq = self.occupant(slot)
+        if seq is None:
             raise Conflict(f"slot {slot} is idle and has nothing to park")
-        self._keeping.keep(slot, last, timeout_s)
+        if seq.status is Status.ENDED:
+            self._keeping.keep(slot, seq, timeout_s)
+        else:
+            self._preemption.hold(seq, timeout_s)
 
     def resume(self, slot: SlotId) -> None:
         """Undo `park`: back into the line, or back into the pool. Raises Conflict."""
@@ -161,7 +156,8 @@ class Scheduler:
         else:
             self._keeping.bring_back(slot)
 
-    def _count_copied(self, transfers: tuple[Transfer, ...]) -> tuple[Transfer, ...]:
+    def _take_transfers(self) -> tuple[Transfer, ...]:
+        transfers = self._transfers.take_started()
         for transfer in transfers:
             if transfer.direction is Direction.OUT:
                 self.counters.pages_out += len(transfer.moves)

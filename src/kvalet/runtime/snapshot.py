@@ -1,0 +1,91 @@
+"""The engine thread's state as data (SPEC M1, M2). Ratios and rates are left to the reader."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from kvalet.core.plan import PAGE_CELLS, SeqId, SlotId
+from kvalet.core.scheduler import Scheduler
+from kvalet.core.sequence import RESIDENT, WAITING, Sequence, Status
+from kvalet.runtime.durations import Durations
+from kvalet.runtime.messages import SlotView, Snapshot
+from kvalet.runtime.totals import Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshots:
+    """Takes them. `parked_s`: how long a live sequence has been parked in all."""
+
+    scheduler: Scheduler
+    totals: Totals
+    durations: Durations
+    page_bytes: int
+    parked_s: Callable[[SeqId], float]
+
+    def take(self) -> Snapshot:
+        return Snapshot(
+            slots=tuple(self.slot(SlotId(slot)) for slot in range(len(self.scheduler.slots))),
+            queued=self.scheduler.num_queued,
+            gauges=self._gauges(),
+            counters=self._counters(),
+            histograms=self.durations.histograms(),
+        )
+
+    def slot(self, slot: SlotId) -> SlotView:
+        seq = self.scheduler.slots[slot]
+        if seq is None:
+            return SlotView(slot, is_held=slot in self.scheduler.kept_slots)
+        return _view(slot, seq, self.parked_s(seq.seq_id))
+
+    def _gauges(self) -> dict[str, float]:
+        pool = self.scheduler.pool
+        seqs = [seq for seq in self.scheduler.slots if seq is not None]
+        statuses = [seq.status for seq in seqs]
+        host_bytes = self.scheduler.store.num_held * self.page_bytes
+        return {
+            "requests_processing": sum(status in RESIDENT for status in statuses),
+            "requests_deferred": self.scheduler.num_queued,
+            "requests_preempted": sum(_is_parked(seq) for seq in seqs),
+            "requests_waiting": sum(status in WAITING for status in statuses),
+            "kv_cells_total": pool.num_pages * PAGE_CELLS,
+            "kv_cells_used": pool.num_referenced * PAGE_CELLS,
+            "kv_cells_shared": pool.num_shared * PAGE_CELLS,
+            "kv_cells_cached": pool.num_cached * PAGE_CELLS,
+            "preempt_ram_bytes": host_bytes,  # the store holds nothing but what is parked
+            "host_store_bytes": host_bytes,
+        }
+
+    def _counters(self) -> dict[str, float]:
+        counters = asdict(self.scheduler.counters)
+        pages_out, pages_in = counters.pop("pages_out"), counters.pop("pages_in")
+        return {
+            **asdict(self.totals),
+            **{f"{name}_total": count for name, count in counters.items()},
+            "preempt_bytes_out_total": pages_out * self.page_bytes,
+            "preempt_bytes_in_total": pages_in * self.page_bytes,
+        }
+
+
+def _is_parked(seq: Sequence) -> bool:
+    away = (Status.PREEMPTING, Status.PREEMPTED)
+    return seq.park_mode is not None and seq.status in away
+
+
+def _view(slot: SlotId, seq: Sequence, parked_s: float) -> SlotView:
+    return SlotView(
+        slot=slot,
+        state=seq.status.value,
+        request_id=seq.label,
+        is_processing=True,
+        is_preempted=seq.park_mode is not None,
+        num_prompt_tokens=seq.num_prompt,
+        num_computed=seq.num_computed,
+        num_generated=seq.num_generated,
+        max_new_tokens=seq.max_new_tokens,
+        n_cells=len(seq.table) * PAGE_CELLS,
+        n_preempt=seq.num_preempts,
+        n_recompute=seq.num_recomputed,
+        parked_ms=parked_s * 1e3,
+        sampling=seq.sampling,
+        preempt_mode=None if seq.park_mode is None else seq.park_mode.value,
+        is_held=seq.is_held,
+    )

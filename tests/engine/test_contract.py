@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from kvalet.core.plan import (
+    PAGE_CELLS,
     Direction,
     Draw,
     Grant,
     HostId,
     PageCopy,
     PageId,
+    PageShift,
     SamplingParams,
     SeqId,
     StepOutcome,
@@ -63,9 +65,11 @@ class Steps:
         transfers: tuple[Transfer, ...] = (),
         freed: tuple[PageId, ...] = (),
         page_copies: tuple[PageCopy, ...] = (),
+        page_shifts: tuple[PageShift, ...] = (),
     ) -> StepOutcome:
         self.count += 1
-        return self.engine.execute(StepPlan(self.count, freed, page_copies, grants, transfers))
+        plan = StepPlan(self.count, freed, page_copies, page_shifts, grants, transfers)
+        return self.engine.execute(plan)
 
 
 def table(*pages: int) -> tuple[PageId, ...]:
@@ -178,6 +182,25 @@ def test_a_copied_page_is_the_same_page(engine: Engine) -> None:
     copy = PageCopy(PageId(5), PageId(9))
     outcome = step(grant(PROMPT[74:], table(3, 4, 9), 74, draw=0), page_copies=(copy,))
     assert outcome.sampled[SeqId(1)].token == expected[0]
+
+
+def test_a_shift_changes_its_pages_and_no_others(engine: Engine) -> None:
+    step = Steps(engine)
+    expected = generate(step, table(0, 1, 2), count=4)
+    assert generate(step, table(3, 4, 5), count=4) == expected
+    shift = PageShift(table(4), -PAGE_CELLS)
+    step(page_shifts=(shift,))
+    last = grant(PROMPT[64:], table(0, 1, 6), 64, draw=0)
+    assert step(last).sampled[SeqId(1)].token == expected[0]
+    drawn = [
+        step(grant(PROMPT[64 : 65 + i], table(3, 4, 7), 64, draw=0)).sampled[SeqId(1)].token
+        for i in range(11)
+    ]
+    fresh = [
+        step(grant(PROMPT[64 : 65 + i], table(0, 1, 7), 64, draw=0)).sampled[SeqId(1)].token
+        for i in range(11)
+    ]
+    assert drawn != fresh
 
 
 def test_an_empty_plan_is_a_step_without_effect(engine: Engine) -> None:

@@ -95,6 +95,10 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kvalet_fold_rows": (None, [_ATTENTION, c_void_p, c_int, c_int]),
     "kvalet_copy_pages": (None, [c_void_p, c_void_p, c_int64, c_int32]),
     "kvalet_fill_nan": (None, [c_void_p, c_int64]),
+    "kvalet_rotate_keys": (
+        None,
+        [POINTER(Pool), c_void_p, c_int32, c_void_p, c_void_p, c_int32, c_int32],
+    ),
     "kvalet_penalize": (
         None,
         [c_void_p, c_int32, c_void_p, c_void_p, c_int32, c_float, c_float, c_float],
@@ -150,6 +154,20 @@ class NativeLibrary:
 
     def fill_nan(self, address: int, num_bytes: int) -> None:
         self._lib.kvalet_fill_nan(address, num_bytes)
+
+    def rotate_keys(
+        self, pool: Pool, pages: I32, cosines: F32, sines: F32, *, is_split: bool
+    ) -> None:
+        """cosines, sines: [pairs], of the angle that each pair of dimensions is turned by."""
+        self._lib.kvalet_rotate_keys(
+            pool,
+            pages.ctypes.data,
+            pages.size,
+            cosines.ctypes.data,
+            sines.ctypes.data,
+            cosines.size,
+            is_split,
+        )
 
     def penalize(
         self, logits: F32, ids: I32, counts: I32, repeat: float, frequency: float, presence: float

@@ -94,6 +94,11 @@ void kvalet_fold_rows(const kvalet_attention *a, float *out, int ith, int nth);
 /* Pages. Plain memory moves, so that one foreign call moves many without the GIL. */
 void kvalet_copy_pages(uint8_t *const *dst, const uint8_t *const *src, int64_t bytes, int32_t n);
 void kvalet_fill_nan(uint8_t *dst, int64_t bytes); /* f16 NaN in every element */
+/* Turn the keys of `pages`, all layers, by the angle of each pair of dimensions; the dimensions
+ * after 2 * num_pairs stay. is_split: pairs are (i, i + num_pairs), else (2i, 2i + 1). */
+void kvalet_rotate_keys(const kvalet_pool *pool, const int32_t *pages, int32_t num_pages,
+                        const float *cosines, const float *sines, int32_t num_pairs,
+                        int32_t is_split);
 
 /* Sampling, one row of logits. NaN counts as less than -inf. */
 /* Penalties as in llama.cpp: for each id in ids[n] (distinct) that occurred counts[i] times,

@@ -18,6 +18,7 @@ from kvalet.engine.ggml.pool import HostArena
 from kvalet.engine.ggml.probe import Verdict, prove
 from kvalet.engine.ggml.runner import Runner
 from kvalet.engine.ggml.sampling import sample
+from kvalet.engine.ggml.shift import KeyShift
 from kvalet.errors import EngineError, EngineFatal
 
 
@@ -39,6 +40,9 @@ class GgmlEngine:
         """Takes over `loaded` and closes it. `root` becomes the fingerprint."""
         self._loaded = loaded
         self._runner = Runner(loaded, limits, poison)
+        self._shift = KeyShift(
+            loaded.backend, loaded.library, loaded.model.rope, loaded.model.kv_shape.head_dim
+        )
         self._host = HostArena(self._runner.pool, loaded.library)
         self._info = EngineInfo(
             num_pages=limits.num_pages,
@@ -59,6 +63,8 @@ class GgmlEngine:
         refused = self._runner.batch.fill(plan.grants)
         self._runner.pool.forget(plan.freed)
         self._runner.pool.copy(plan.page_copies)
+        for shift in plan.page_shifts:
+            self._shift.run(self._runner.pool, shift)
         computed = self._compute()
         landed, failed_transfers = self._transfer(plan.transfers)
         return StepOutcome(

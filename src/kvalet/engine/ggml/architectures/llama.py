@@ -62,7 +62,7 @@ class Llama:
         self.kv_shape = KVShape(dims.num_layers, dims.num_kv_heads, dims.head_dim)
         self.attention: Sequence[AttentionLayer] = _read_attention(file, dims)
         self._norm_eps = file.number("llama.attention.layer_norm_rms_epsilon")
-        self._rope = read_rope(file, weights, ggml.GGML_ROPE_TYPE_NORMAL, dims.head_dim)
+        self.rope = read_rope(file, weights, ggml.GGML_ROPE_TYPE_NORMAL, dims.head_dim)
         self._embeddings = weights.table("token_embd.weight", dims.num_embd, self.num_vocab)
         self._layers = [_load_layer(weights, i, dims) for i in range(dims.num_layers)]
         self._output_norm = weights.vector("output_norm.weight", dims.num_embd)
@@ -99,7 +99,7 @@ class Llama:
 
     def _rotate(self, graph: Builder, x: Tensor, num_heads: int) -> Tensor:
         heads = graph.split_heads(x, num_heads)
-        return self._rope.apply(graph.context, heads, graph.positions)
+        return self.rope.apply(graph.context, heads, graph.positions)
 
     def _feed_forward(self, graph: Builder, layer: Layer, x: Tensor) -> Tensor:
         h = graph.rms_norm(x, layer.ffn_norm, self._norm_eps)

@@ -1,8 +1,9 @@
 """A deterministic engine without a model, public, for tests and for the simulator.
 
 Its "keys and values" are the token ids themselves, marked with how far they were shifted, written
-into pages and read back through the tables of the plan. The token it draws is a hash of every cell of the sequence, so a lost page, a
-wrong table, a broken copy or a skipped replay token changes the text. Faults can be injected.
+into pages and read back through the tables of the plan. The token it draws is a hash of every cell
+of the sequence, so a lost page, a wrong table, a broken copy or a skipped replay token changes the
+text. Faults can be injected.
 """
 
 import hashlib

@@ -6,14 +6,17 @@ either accepted and seen by the engine thread, or refused with the reason; none 
 
 import queue
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from kvalet.core.plan import SeqId
-from kvalet.errors import Overloaded
+from kvalet.errors import Overloaded, RequestError
 from kvalet.runtime.messages import SlotView, Snapshot
 from kvalet.runtime.stream import Stream
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +91,21 @@ class Inbox:
         while (message := self.read(patience_s=0)) is not None:
             unread.append(message)
         return unread
+
+
+def give(answer: Future[T], make: Callable[[], T]) -> None:
+    """Answer with what `make` returns, or with the error it raises. An error that is not the
+    asker's is raised here too."""
+    if not answer.set_running_or_notify_cancel():
+        return
+    try:
+        answer.set_result(make())
+    except Exception as error:
+        answer.set_exception(error)
+        if not isinstance(error, RequestError):
+            raise
+
+
+def refuse(answer: Future[T], error: Exception) -> None:
+    if answer.set_running_or_notify_cancel():
+        answer.set_exception(error)

@@ -15,15 +15,32 @@ from kvalet.core.plan import SeqId, StepOutcome, StepPlan
 from kvalet.core.scheduler import Scheduler
 from kvalet.engine.base import Engine
 from kvalet.errors import EngineError, EngineFatal, KvaletError, Overloaded, RequestError
-from kvalet.runtime.inbox import Cancel, Inbox, Message, Stop, Submit, TakeSnapshot
-from kvalet.runtime.messages import Snapshot
+from kvalet.runtime.control import SlotControl
+from kvalet.runtime.durations import Durations
+from kvalet.runtime.inbox import (
+    Cancel,
+    Inbox,
+    Message,
+    Park,
+    Resume,
+    Stop,
+    Submit,
+    TakeSnapshot,
+    give,
+    refuse,
+)
 from kvalet.runtime.outputs import Outputs
+from kvalet.runtime.parks import ParkLog
+from kvalet.runtime.snapshot import Snapshots
 from kvalet.runtime.stream import Stream, Vocabulary
-from kvalet.runtime.totals import Totals, take_snapshot
+from kvalet.runtime.totals import Totals
 
 logger = logging.getLogger(__name__)
 
 TRANSFER_POLL_S: Final = 0.001  # between looks at a copy in flight, when a step has nothing else
+HELD_POLL_S: Final = (
+    0.05  # between looks at the time, when all are parked on request or have to wait
+)
 
 
 class EngineLoop:
@@ -36,7 +53,7 @@ class EngineLoop:
         inbox: Inbox,
         vocabulary: Vocabulary,
         *,
-        on_end: Callable[[], None] = lambda: None,
+        on_end: Callable[[SeqId], None] = lambda seq_id: None,
         clock: Callable[[], float] = time.monotonic,
         check_every_step: bool = False,
     ) -> None:
@@ -49,29 +66,39 @@ class EngineLoop:
         self._clock = clock
         self._check_every_step = check_every_step
         self._totals = Totals()
-        self._outputs = Outputs(vocabulary, self._totals, clock, on_end)
+        durations, page_bytes = Durations(), engine.info.page_bytes
+        parks = ParkLog(page_bytes, durations.parked)
+        self._outputs = Outputs(vocabulary, self._totals, durations, parks, clock, on_end)
+        self._snapshots = Snapshots(
+            scheduler, self._totals, durations, page_bytes, self._outputs.parked_s
+        )
+        self._control = SlotControl(scheduler, self._snapshots)
         self._plan = StepPlan(step=0)
+        self._is_quiet = False  # nothing came of the last step, so nothing new can come of the next
         self._stop: Stop | None = None
 
     def step(self) -> None:
         """One step of every sequence that takes part."""
         started = self._clock()
         self._plan = plan = self._scheduler.plan(started)
-        self._outputs.begin(plan, self._scheduler.take_changes(), started)
+        planned = self._scheduler.take_changes()
+        self._outputs.begin(plan, planned, started)
         outcome = self._outputs.judge(self._execute(plan))
         self._scheduler.commit(plan, outcome)
         for broken in self._outputs.deliver(self._scheduler.take_changes()):
             self._cancel(broken)
         self._totals.count_step(plan, outcome, self._clock() - started)
+        came_of_copies = outcome.landed or outcome.failed_transfers
+        self._is_quiet = plan.is_empty and not planned and not came_of_copies
 
     def run(self) -> None:
         """Step until told to stop or until something breaks; then every client is told."""
         try:
             while self._stop is None:
                 self._receive()
-                if self._scheduler.has_work:
+                if self._is_busy:
                     self.step()
-                if self._check_every_step or not self._scheduler.has_work:
+                if self._check_every_step or not self._is_busy:
                     self._scheduler.check()
             self._end(Overloaded(self._stop.reason))
         except Exception as error:
@@ -79,13 +106,18 @@ class EngineLoop:
             self.failure = _as_kvalet_error(error)
             self._end(self.failure)
 
+    @property
+    def _is_busy(self) -> bool:
+        """Whether there is something to do, or a time to watch."""
+        return self._scheduler.has_work or bool(self._scheduler.kept_slots)
+
     def _execute(self, plan: StepPlan) -> StepOutcome:
         """A step that fails as a whole ends the sequences that take part in it, and no others."""
         try:
             return self._engine.execute(plan)
+        except EngineFatal:
+            raise
         except EngineError as error:
-            if isinstance(error, EngineFatal) or plan.is_empty:
-                raise
             logger.exception("step %d failed", plan.step)
             return StepOutcome(
                 failed={grant.seq_id: str(error) for grant in plan.grants},
@@ -100,56 +132,64 @@ class EngineLoop:
             message = self._inbox.read(patience_s=0)
 
     def _patience_s(self) -> float | None:
-        if not self._scheduler.has_work:
+        if not self._is_busy:
             return None
-        return TRANSFER_POLL_S if self._plan.is_empty else 0
+        if not self._is_quiet:
+            return 0
+        return TRANSFER_POLL_S if self._scheduler.is_in_flight else HELD_POLL_S
 
     def _handle(self, message: Message) -> None:
         match message:
-            case Submit(stream):
-                self._add(stream)
+            case Submit(family):
+                self._add(family)
             case Cancel(seq_id):
                 self._cancel(seq_id)
             case TakeSnapshot(answer):
-                if answer.set_running_or_notify_cancel():
-                    answer.set_result(self._snapshot())
+                give(answer, self._snapshots.take)
+            case Park(slot, request_id, timeout_s, seen):
+                give(seen, lambda: self._control.park(slot, request_id, timeout_s))
+            case Resume(slot, request_id, seen):
+                give(seen, lambda: self._control.resume(slot, request_id))
             case Stop():
                 self._stop = message
 
-    def _add(self, stream: Stream) -> None:
-        self._outputs.open(stream)
+    def _add(self, family: tuple[Stream, ...]) -> None:
+        for stream in family:
+            self._outputs.open(stream)
         try:
-            self._scheduler.add(stream.seq)
+            self._scheduler.add(*(stream.seq for stream in family))
         except (RequestError, Overloaded) as error:
-            self._outputs.fail(stream.seq.seq_id, error)
+            for stream in family:
+                self._outputs.fail(stream.seq.seq_id, error)
 
     def _cancel(self, seq_id: SeqId) -> None:
         self._outputs.close(seq_id)
         self._scheduler.cancel(seq_id)
 
-    def _snapshot(self) -> Snapshot:
-        page_bytes = self._engine.info.page_bytes
-        return take_snapshot(self._scheduler, self._totals, page_bytes, self._outputs.parked_s)
-
     def _end(self, error: KvaletError) -> None:
         """Nobody is left without an answer, also those whose messages were not read yet."""
         self.is_over = True
         for message in self._inbox.close(str(error)):
-            match message:
-                case Submit(stream):
-                    self._outputs.open(stream)
-                case Cancel(seq_id):
-                    self._outputs.close(seq_id)
-                case TakeSnapshot(answer):
-                    if answer.set_running_or_notify_cancel():
-                        answer.set_exception(error)
-                case Stop():
-                    pass
+            self._turn_away(message, error)
         self._outputs.fail_all(error)
         try:
             self._engine.close()
         except Exception:
             logger.exception("the engine did not close")
+
+    def _turn_away(self, message: Message, error: KvaletError) -> None:
+        match message:
+            case Submit(family):
+                for stream in family:
+                    self._outputs.open(stream)
+            case Cancel(seq_id):
+                self._outputs.close(seq_id)
+            case TakeSnapshot(answer):
+                refuse(answer, error)
+            case Park(answer=seen) | Resume(answer=seen):
+                refuse(seen, error)
+            case Stop():
+                pass
 
 
 def _as_kvalet_error(error: Exception) -> KvaletError:

@@ -1,4 +1,4 @@
-"""The engine thread as every other thread sees it: submit, cancel, look, close.
+"""The engine thread as every other thread sees it: submit, cancel, park, look, close.
 
 Thread-safe; every call but `close` returns at once. What is wrong with a request on its face is
 raised here, before anything is queued for it; whatever comes later reaches its sink.
@@ -7,19 +7,22 @@ raised here, before anything is queued for it; whatever comes later reaches its 
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from typing import TypeVar
 
 from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import SeqId
 from kvalet.core.scheduler import Scheduler
 from kvalet.engine.base import Engine
 from kvalet.errors import ContextExceeded, Overloaded, RequestError
-from kvalet.runtime.inbox import Cancel, Inbox, Stop, Submit, TakeSnapshot
+from kvalet.runtime.inbox import Cancel, Inbox, Message, Park, Resume, Stop, Submit, TakeSnapshot
 from kvalet.runtime.loop import EngineLoop
-from kvalet.runtime.messages import Generation, Sink, Snapshot
+from kvalet.runtime.messages import Generation, Sink, SlotView, Snapshot
 from kvalet.runtime.stream import Stream, Vocabulary
+
+T = TypeVar("T")
 
 
 class Service:
@@ -45,15 +48,16 @@ class Service:
             engine,
             self._inbox,
             vocabulary,
-            on_end=self._forget_one,
+            on_end=self._forget,
             clock=clock,
             check_every_step=check_every_step,
         )
+        self._clock = clock
         self._on_death = on_death
         self._thread = threading.Thread(target=self._run, name="kvalet-engine", daemon=True)
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
-        self._num_live = 0  # submitted and not over
+        self._live: dict[SeqId, SeqId] = {}  # not over yet; the first of its request
 
     @property
     def alive(self) -> bool:
@@ -69,26 +73,57 @@ class Service:
 
     def submit(self, generation: Generation, sink: Sink) -> SeqId:
         """Queue one sequence. Raises RequestError, ContextExceeded or Overloaded."""
-        self._validate(generation)
-        seq_id = SeqId(next(self._ids))
-        stream = Stream.of(seq_id, generation, sink)
+        return self.submit_family([generation], [sink])[0]
+
+    def submit_family(
+        self, generations: Sequence[Generation], sinks: Sequence[Sink]
+    ) -> list[SeqId]:
+        """Queue the sequences of one request, one behind the other, all or none; they count once
+        against the queue. Raises as `submit` does. A queue found full only by the engine thread
+        fails every one of them at its sink."""
+        for generation in generations:
+            self._validate(generation)
+        now = self._clock()
+        family = tuple(
+            Stream.of(SeqId(next(self._ids)), generation, sink, now)
+            for generation, sink in zip(generations, sinks, strict=True)
+        )
+        ids = [stream.seq.seq_id for stream in family]
         with self._lock:
-            if self._num_live >= self.num_slots + self.max_queue:
+            if len(set(self._live.values())) >= self.num_slots + self.max_queue:
                 raise Overloaded(f"{self.max_queue} requests are waiting already")
-            self._inbox.put(Submit(stream))
-            self._num_live += 1
-        return seq_id
+            self._inbox.put(Submit(family))
+            self._live.update((seq_id, ids[0]) for seq_id in ids)
+        return ids
 
     def cancel(self, seq_id: SeqId) -> None:
         """End a sequence in whatever state, without a final event. Unknown ids are ignored."""
         with suppress(Overloaded):  # the thread has ended, and the sequence with it
             self._inbox.put(Cancel(seq_id))
 
+    def park(self, slot: int, timeout_s: float, request_id: str | None = None) -> Future[SlotView]:
+        """Park what runs in `slot`, or what the last request left there, until `resume` or for
+        `timeout_s` seconds at most (SPEC P14). `request_id`: whose slot it has to be.
+
+        Answered when the scheduler has accepted it; the sequence is parked in the next step. Fails
+        with NotFound, Conflict, or Overloaded once the thread has ended.
+        """
+        answer: Future[SlotView] = Future()
+        return self._ask(Park(slot, request_id, timeout_s, answer), answer)
+
+    def resume(self, slot: int, request_id: str | None = None) -> Future[SlotView]:
+        """Undo `park`: back into the line, or back into the pool. Answers and fails as it does."""
+        answer: Future[SlotView] = Future()
+        return self._ask(Resume(slot, request_id, answer), answer)
+
     def snapshot(self) -> Future[Snapshot]:
         """The state at the next step boundary; fails with Overloaded once the thread has ended."""
         answer: Future[Snapshot] = Future()
+        return self._ask(TakeSnapshot(answer), answer)
+
+    def _ask(self, message: Message, answer: Future[T]) -> Future[T]:
         try:
-            self._inbox.put(TakeSnapshot(answer))
+            self._inbox.put(message)
         except Overloaded as error:
             answer.set_exception(error)
         return answer
@@ -118,6 +153,6 @@ class Service:
         if slot is not None and not 0 <= slot < self.num_slots:
             raise RequestError(f"there is no slot {slot}", "id_slot")
 
-    def _forget_one(self) -> None:
+    def _forget(self, seq_id: SeqId) -> None:
         with self._lock:
-            self._num_live -= 1
+            del self._live[seq_id]

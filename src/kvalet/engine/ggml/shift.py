@@ -54,10 +54,8 @@ class KeyShift:
         unit[first] = 1.0
         turned = self._turn(unit, distance)
         cosines, sines = turned[first], turned[second]
-        length = np.hypot(
-            cosines, sines
-        )  # yarn scales what it rotates; the keys are scaled already
-        return cosines / length, sines / length
+        scale = np.hypot(cosines, sines)  # yarn's, which the keys have had already
+        return (cosines / scale).astype(np.float32), (sines / scale).astype(np.float32)
 
     def _turn(self, vector: Floats, position: int) -> Floats:
         """`vector` [head_dim] rotated to `position` by ggml."""

@@ -5,16 +5,31 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from tests.builders import GREEDY, alone, make_prompt
+from tests.builders import (
+    GREEDY,
+    SchedulerOptions,
+    alone,
+    alone_endless,
+    make_prompt,
+    make_scheduler,
+)
 
-from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import PAGE_CELLS, SeqId, StepPlan
-from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence as Seq
 from kvalet.engine.fake import FakeEngine, Faults
-from kvalet.runtime.inbox import Cancel, Inbox, Stop, Submit, TakeSnapshot
+from kvalet.runtime.inbox import Cancel, Inbox, Park, Resume, Stop, Submit, TakeSnapshot
 from kvalet.runtime.loop import EngineLoop
-from kvalet.runtime.messages import Delta, Event, Failed, Finished, Generation, Snapshot
+from kvalet.runtime.messages import (
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Generation,
+    Preempted,
+    Resumed,
+    SlotView,
+    Snapshot,
+)
 from kvalet.runtime.stream import Stream, Vocabulary
 
 # Every token is the text of one letter.
@@ -26,10 +41,11 @@ def generation(salt: int = 1, num_prompt: int = 40, **kw: object) -> Generation:
     return replace(base, **kw)  # type: ignore[arg-type]  # a test names the fields it is about
 
 
-def solo_tokens(wanted: Generation, n_ctx: int) -> list[int]:
+def solo_tokens(wanted: Generation, n_ctx: int, *, endless: bool = False) -> list[int]:
     """What `wanted` generates with nobody beside it, by the fake engine's definition."""
     seq = Seq(SeqId(0), wanted.prompt, wanted.max_new_tokens, wanted.sampling)
-    return alone(seq, n_ctx)[seq.num_prompt :]
+    seq.num_keep = wanted.n_keep
+    return alone_endless(seq, n_ctx) if endless else alone(seq, n_ctx)[seq.num_prompt :]
 
 
 def letters(tokens: Sequence[int]) -> str:
@@ -82,7 +98,7 @@ class Bench:
     num_pages: int = 16
     num_slots: int = 4
     transfer_steps: int = 0
-    preempt_every: int = 0
+    options: SchedulerOptions = field(default_factory=SchedulerOptions)
     vocabulary: Vocabulary = LETTERS
     before_step: Callable[[StepPlan], Exception | None] = lambda plan: None
     now: float = 0.0
@@ -90,14 +106,11 @@ class Bench:
     num_live: int = 0
 
     def __post_init__(self) -> None:
-        config = SchedulerConfig(
-            num_slots=self.num_slots, n_ctx=self.n_ctx, preempt_every=self.preempt_every
-        )
         self.faults = Faults(execute=self._execute)
         self.engine = FakeEngine(
             self.num_pages, transfer_steps=self.transfer_steps, faults=self.faults
         )
-        self.scheduler = Scheduler(config, self.num_pages, b"test")
+        self.scheduler = make_scheduler(self.num_pages, self.num_slots, **self.options)
         self.inbox = Inbox()
         self.loop = EngineLoop(
             self.scheduler,
@@ -114,9 +127,16 @@ class Bench:
         return self.num_pages * PAGE_CELLS
 
     def submit(self, client: Client, seq_id: int = 1) -> SeqId:
-        self.num_live += 1
-        self.inbox.put(Submit(Stream.of(SeqId(seq_id), client.wanted, client)))
+        self.submit_family([client], seq_id)
         return SeqId(seq_id)
+
+    def submit_family(self, clients: list[Client], first_id: int = 1) -> None:
+        self.num_live += len(clients)
+        family = [
+            Stream.of(SeqId(seq_id), client.wanted, client, self.now)
+            for seq_id, client in enumerate(clients, first_id)
+        ]
+        self.inbox.put(Submit(tuple(family)))
 
     def cancel(self, seq_id: int) -> None:
         self.inbox.put(Cancel(SeqId(seq_id)))
@@ -124,6 +144,16 @@ class Bench:
     def snapshot(self) -> Future[Snapshot]:
         answer: Future[Snapshot] = Future()
         self.inbox.put(TakeSnapshot(answer))
+        return answer
+
+    def park(self, slot: int, request_id: str | None = None) -> Future[SlotView]:
+        answer: Future[SlotView] = Future()
+        self.inbox.put(Park(slot, request_id, 1e6, answer))
+        return answer
+
+    def resume(self, slot: int, request_id: str | None = None) -> Future[SlotView]:
+        answer: Future[SlotView] = Future()
+        self.inbox.put(Resume(slot, request_id, answer))
         return answer
 
     def run(self, *clients: Client) -> None:
@@ -136,7 +166,16 @@ class Bench:
         self.now += 1.0
         return self.before_step(plan)
 
-    def _one_ended(self) -> None:
+    def _one_ended(self, seq_id: SeqId) -> None:
         self.num_live -= 1
         if self.num_live == 0 and not self.loop.is_over:
             self.inbox.put(Stop("nobody is left"))
+
+
+def check_story(client: Client) -> None:
+    """Notices alternate; while away, nothing but a failure comes."""
+    is_away = False
+    for event in client.events:
+        assert isinstance(event, Resumed | Failed) or not is_away, client.events
+        assert isinstance(event, Resumed) <= is_away, client.events
+        is_away = isinstance(event, Preempted)

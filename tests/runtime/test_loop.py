@@ -9,12 +9,11 @@ import pytest
 from tests.builders import GREEDY
 from tests.runtime.clients import LETTERS, Bench, Client, generation, letters, solo_tokens
 
-from kvalet.core.plan import FinishReason, SeqId, StepPlan
+from kvalet.core.plan import FinishReason, StepPlan
 from kvalet.errors import EngineError, EngineFatal, InvariantViolation, Overloaded
-from kvalet.runtime.inbox import Submit
-from kvalet.runtime.loop import TRANSFER_POLL_S
+from kvalet.runtime.loop import HELD_POLL_S, TRANSFER_POLL_S
 from kvalet.runtime.messages import Delta, Event, Finished, Preempted, Resumed, Snapshot
-from kvalet.runtime.stream import Stream, Vocabulary
+from kvalet.runtime.stream import Vocabulary
 
 
 def pressed_clients(count: int = 3) -> list[Client]:
@@ -33,7 +32,7 @@ def test_pressed_chats_all_end_with_the_text_they_have_alone(transfer_steps: int
 
 
 def test_notices_alternate_and_text_comes_only_between_them() -> None:
-    bench, clients = Bench(transfer_steps=2, preempt_every=20), pressed_clients()
+    bench, clients = Bench(transfer_steps=2, options={"preempt_every": 20}), pressed_clients()
     bench.run(*clients)
     for client in clients:
         is_parked = False
@@ -128,7 +127,7 @@ def test_a_cancel_takes_effect_before_the_next_plan() -> None:
 
 @pytest.mark.parametrize("at_step", [1, 30, 60, 90])
 def test_a_cancel_at_any_time_leaves_the_others_alone(at_step: int) -> None:
-    bench, clients = Bench(transfer_steps=2, preempt_every=10), pressed_clients()
+    bench, clients = Bench(transfer_steps=2, options={"preempt_every": 10}), pressed_clients()
 
     def cancel_the_second(plan: StepPlan) -> None:
         if plan.step == at_step:
@@ -196,7 +195,7 @@ def test_what_nobody_can_mend_ends_the_loop_and_tells_everybody(
     assert reason in str(bench.loop.failure)
     assert "StepPlan(step=5" in caplog.text
     with pytest.raises(Overloaded, match=reason):
-        bench.inbox.put(Submit(Stream.of(SeqId(9), generation(9), Client())))
+        bench.submit(Client(generation(9)), 9)
 
 
 def test_books_that_do_not_add_up_stop_the_loop(caplog: pytest.LogCaptureFixture) -> None:
@@ -250,7 +249,7 @@ def test_a_request_the_scheduler_refuses_fails_alone() -> None:
 
 def test_times_are_the_requests_own_and_pauses_are_apart() -> None:
     """The bench's clock goes one second a step; prompt and every token take a step each."""
-    bench, client = Bench(transfer_steps=1, preempt_every=10), Client()
+    bench, client = Bench(transfer_steps=1, options={"preempt_every": 10}), Client()
     bench.run(client)
     timings = client.finished.timings
     parked_steps = sum(not plan.grants for plan in bench.plans)
@@ -259,20 +258,41 @@ def test_times_are_the_requests_own_and_pauses_are_apart() -> None:
     assert timings.parked_ms == parked_steps * 1000.0 > 0
 
 
-def test_a_step_with_nothing_but_a_copy_under_way_waits_a_moment() -> None:
-    bench = Bench(transfer_steps=4, preempt_every=10)
-    patience: list[tuple[bool, float | None]] = []
+def watch_patience(bench: Bench) -> list[float | None]:
+    """How long the loop is ready to wait for a message, read by read; it never really waits."""
+    patience: list[float | None] = []
     read = bench.inbox.read
 
     def watch(patience_s: float | None) -> object:
-        if bench.plans and patience_s is not None:
-            patience.append((bench.plans[-1].is_empty, patience_s))
-        return read(patience_s)
+        patience.append(patience_s)
+        return read(0 if bench.num_live else patience_s)
 
     bench.inbox.read = watch  # type: ignore[method-assign,assignment]  # to look on
+    return patience
+
+
+def test_a_step_with_nothing_but_a_copy_under_way_waits_a_moment() -> None:
+    bench = Bench(transfer_steps=4, options={"preempt_every": 10})
+    patience = watch_patience(bench)
     bench.run(Client())
-    assert {p for is_empty, p in patience if is_empty} >= {TRANSFER_POLL_S}
-    assert {p for is_empty, p in patience if not is_empty} == {0}
+    assert set(patience) == {None, 0, TRANSFER_POLL_S}  # None: before anybody asked
+
+
+def test_when_all_wait_for_a_resume_the_loop_looks_at_the_time_now_and_then() -> None:
+    bench = Bench()
+    patience = watch_patience(bench)
+
+    def park_then_resume(plan: StepPlan) -> None:
+        if plan.step == 10:
+            bench.park(0)
+        if plan.step == 30:
+            bench.resume(0)
+
+    bench.before_step = park_then_resume
+    client = Client()
+    bench.run(client)
+    assert client.text == letters(solo_tokens(client.wanted, bench.n_ctx))
+    assert patience.count(HELD_POLL_S) == 19  # steps 12 to 30 brought nothing
 
 
 def test_a_snapshot_shows_running_and_parked_chats() -> None:
@@ -292,7 +312,7 @@ def test_a_snapshot_shows_running_and_parked_chats() -> None:
     assert shot.slots[2].parked_ms > 0
     assert shot.gauges["requests_processing"] == 2
     assert shot.gauges["requests_preempted"] == shot.gauges["requests_waiting"] == 1
-    assert shot.gauges["kv_cells_used"] == sum(view.num_pages for view in shot.slots) * 32
+    assert shot.gauges["kv_cells_used"] == sum(view.n_cells for view in shot.slots)
     assert shot.counters["n_preempt_total"] == 1
     assert shot.counters["preempt_bytes_out_total"] == shot.gauges["preempt_ram_bytes"] > 0
 

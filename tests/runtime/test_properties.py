@@ -4,11 +4,18 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.clients import Bench, Client, generation, letters, solo_tokens
+from tests.runtime.clients import (
+    Bench,
+    Client,
+    check_story,
+    generation,
+    letters,
+    solo_tokens,
+)
 
 from kvalet.core.plan import Grant, StepPlan, Transfer
 from kvalet.errors import EngineError
-from kvalet.runtime.messages import Failed, Finished, Generation, Preempted, Resumed
+from kvalet.runtime.messages import Finished, Generation
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,14 @@ benches = st.builds(
     num_pages=st.just(6),
     num_slots=st.integers(1, 4),
     transfer_steps=st.integers(0, 3),
-    preempt_every=st.sampled_from([0, 7]),
+    options=st.fixed_dictionaries(
+        {
+            "preempt_every": st.sampled_from([0, 0, 7]),
+            "host_budget_pages": st.sampled_from([None, 0, 2]),
+            "planner": st.booleans(),
+            "entry_order": st.sampled_from(["head", "pass"]),
+        }
+    ),
 )
 
 
@@ -69,8 +83,7 @@ class Trouble:
             if visit.gives_up == plan.step and index in self.clients:
                 self.cancelled.add(index)
                 self.bench.cancel(index + 1)
-        is_lost = plan.step in self.failing and not plan.is_empty
-        return EngineError("step lost") if is_lost else None
+        return EngineError("step lost") if plan.step in self.failing else None
 
     def fail_row(self, grant: Grant) -> str | None:
         return "row lost" if grant.seq_id == 1 and grant.start in self.failing else None
@@ -94,17 +107,8 @@ def test_every_story_is_complete_and_true(
     assert bench.scheduler.pool.num_referenced == bench.scheduler.store.num_held == 0
     for index, client in trouble.clients.items():
         assert client.ended.is_set() or index in trouble.cancelled
-        check_order(client)
+        check_story(client)
         check_text(client, bench.n_ctx)
-
-
-def check_order(client: Client) -> None:
-    """Notices alternate; while parked, nothing but a failure comes."""
-    is_parked = False
-    for event in client.events:
-        assert isinstance(event, Resumed | Failed) or not is_parked
-        assert isinstance(event, Resumed) <= is_parked
-        is_parked = isinstance(event, Preempted)
 
 
 def check_text(client: Client, n_ctx: int) -> None:

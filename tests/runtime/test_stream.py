@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+import pytest
 from tests.runtime.clients import LETTERS, generation
 
 from kvalet.core.changes import Change, ChangeKind
 from kvalet.core.plan import FinishReason, Sampled, SeqId, StepOutcome, StepPlan
 from kvalet.errors import EngineFatal
-from kvalet.runtime.messages import Delta, Event, Failed, Finished, Resumed
+from kvalet.runtime.messages import Delta, Event, Failed, Finished, Preempted, Resumed
 from kvalet.runtime.stream import Stream
 from kvalet.runtime.totals import Totals
 
@@ -16,7 +17,7 @@ def stream_into(events: list[Event]) -> Stream:
     def sink(news: Sequence[Event]) -> None:
         events.extend(news)
 
-    return Stream.of(SeqId(1), generation(), sink)
+    return Stream.of(SeqId(1), generation(), sink, now=0.0)
 
 
 def change(kind: ChangeKind, **kw: object) -> Change:
@@ -34,6 +35,53 @@ def test_a_token_at_the_end_of_a_replay_comes_after_the_notice() -> None:
     stream.send()
     assert events[1:3] == [Resumed(), Delta("a", ())]
     assert isinstance(events[3], Finished)
+
+
+def notices(*kinds: ChangeKind) -> list[Event]:
+    """What a client is told of changes, a step each."""
+    events: list[Event] = []
+    stream = stream_into(events)
+    for now, kind in enumerate(kinds):
+        stream.note(change(kind, message="lost"), float(now))
+        stream.send()
+    return events
+
+
+def test_waiting_for_room_is_told_like_a_park() -> None:
+    assert notices(ChangeKind.WAITING, ChangeKind.RESUMED) == [Preempted(), Resumed()]
+
+
+def test_a_park_before_the_resume_is_not_told_again() -> None:
+    parked, resumed = ChangeKind.PREEMPTED, ChangeKind.RESUMED
+    assert notices(parked, parked, resumed) == [Preempted(), Resumed()]
+    assert notices(ChangeKind.WAITING, parked, resumed) == [Preempted(), Resumed()]
+    assert notices(parked, resumed, parked, resumed) == [Preempted(), Resumed()] * 2
+
+
+@pytest.mark.parametrize("away", [ChangeKind.WAITING, ChangeKind.PREEMPTED])
+def test_no_resume_is_told_of_an_end_while_away(away: ChangeKind) -> None:
+    first, last = notices(away, ChangeKind.FAILED)
+    assert first == Preempted()
+    assert isinstance(last, Failed)
+
+
+def test_a_refused_rotation_is_not_the_client_s_business() -> None:
+    assert notices(ChangeKind.ROTATION_REFUSED) == []
+
+
+def test_waiting_for_room_is_no_pause() -> None:
+    stream = stream_into([])
+    stream.note(change(ChangeKind.WAITING), 1.0)
+    stream.stopwatch.start(5.0)
+    stream.note(change(ChangeKind.RESUMED), 5.0)
+    stream.stopwatch.draw(6.0)
+    assert (stream.stopwatch.prompt_s, stream.stopwatch.parked_s(9.0)) == (1.0, 0.0)
+
+
+def test_what_a_context_shift_is_to_keep_and_drop_reaches_the_sequence() -> None:
+    wanted = generation(n_keep=-1, n_discard=64)
+    seq = Stream.of(SeqId(1), wanted, lambda events: None, now=0.0).seq
+    assert (seq.num_keep, seq.num_discard) == (-1, 64)
 
 
 def test_text_of_a_step_is_told_before_its_failure() -> None:

@@ -230,7 +230,7 @@ def make_snapshot(num_live: int) -> Snapshot:
         num_computed=14,
         num_generated=5,
         max_new_tokens=20,
-        num_pages=1,
+        n_cells=32,
         n_preempt=3,
         n_recompute=0,
         parked_ms=12.5,

@@ -37,10 +37,9 @@ from kvalet.runtime.totals import Totals
 
 logger = logging.getLogger(__name__)
 
-TRANSFER_POLL_S: Final = 0.001  # between looks at a copy in flight, when a step has nothing else
-HELD_POLL_S: Final = (
-    0.05  # between looks at the time, when all are parked on request or have to wait
-)
+# Between two looks when the last step brought nothing: at a copy in flight, and at the time.
+TRANSFER_POLL_S: Final = 0.001
+HELD_POLL_S: Final = 0.05
 
 
 class EngineLoop:
@@ -74,7 +73,7 @@ class EngineLoop:
         )
         self._control = SlotControl(scheduler, self._snapshots)
         self._plan = StepPlan(step=0)
-        self._is_quiet = False  # nothing came of the last step, so nothing new can come of the next
+        self._is_quiet = False  # the last step brought nothing
         self._stop: Stop | None = None
 
     def step(self) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from kvalet import __version__
-from kvalet.core.plan import PAGE_CELLS, SamplingParams
+from kvalet.core.plan import SamplingParams
 from kvalet.runtime.messages import SlotView
 from kvalet.server.answers.native import generation_settings
 from kvalet.server.ports import ServedModel
@@ -20,7 +20,7 @@ def slot_view(slot: SlotView, n_ctx: int) -> dict[str, object]:
         "speculative": False,
         "is_processing": slot.is_processing,
         **{name: fields[name] for name in _OURS},
-        "n_cells": slot.num_pages * PAGE_CELLS,
+        "n_cells": slot.n_cells,
     }
     if slot.sampling is None:
         return view

@@ -13,11 +13,12 @@ from tests.builders import (
     make_prompt,
     make_scheduler,
 )
+from typing_extensions import override
 
 from kvalet.core.plan import PAGE_CELLS, SeqId, StepPlan
 from kvalet.core.sequence import Sequence as Seq
 from kvalet.engine.fake import FakeEngine, Faults
-from kvalet.runtime.inbox import Cancel, Inbox, Park, Resume, Stop, Submit, TakeSnapshot
+from kvalet.runtime.inbox import Cancel, Inbox, Message, Park, Resume, Stop, Submit, TakeSnapshot
 from kvalet.runtime.loop import EngineLoop
 from kvalet.runtime.messages import (
     Delta,
@@ -90,6 +91,20 @@ class Client:
         return sum(isinstance(event, kind) for event in self.events)
 
 
+class WatchedInbox(Inbox):
+    """Keeps how long the loop was ready to wait, read by read, and never waits for the time: on a
+    bench that goes by steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patience: list[float | None] = []
+
+    @override
+    def read(self, patience_s: float | None) -> Message | None:
+        self.patience.append(patience_s)
+        return super().read(None if patience_s is None else 0)
+
+
 @dataclass
 class Bench:
     """A loop over a fake engine that takes a second a step on a clock of its own. `run` ends once
@@ -111,7 +126,7 @@ class Bench:
             self.num_pages, transfer_steps=self.transfer_steps, faults=self.faults
         )
         self.scheduler = make_scheduler(self.num_pages, self.num_slots, **self.options)
-        self.inbox = Inbox()
+        self.inbox = WatchedInbox()
         self.loop = EngineLoop(
             self.scheduler,
             self.engine,
@@ -169,6 +184,7 @@ class Bench:
     def _one_ended(self, seq_id: SeqId) -> None:
         self.num_live -= 1
         if self.num_live == 0 and not self.loop.is_over:
+            self.at_the_end = self.snapshot()
             self.inbox.put(Stop("nobody is left"))
 
 

@@ -12,7 +12,7 @@ from tests.runtime.clients import LETTERS, Bench, Client, generation, letters, s
 from kvalet.core.plan import FinishReason, StepPlan
 from kvalet.errors import EngineError, EngineFatal, InvariantViolation, Overloaded
 from kvalet.runtime.loop import HELD_POLL_S, TRANSFER_POLL_S
-from kvalet.runtime.messages import Delta, Event, Finished, Preempted, Resumed, Snapshot
+from kvalet.runtime.messages import Delta, Event, Finished, Preempted, Resumed, SlotView, Snapshot
 from kvalet.runtime.stream import Vocabulary
 
 
@@ -258,29 +258,14 @@ def test_times_are_the_requests_own_and_pauses_are_apart() -> None:
     assert timings.parked_ms == parked_steps * 1000.0 > 0
 
 
-def watch_patience(bench: Bench) -> list[float | None]:
-    """How long the loop is ready to wait for a message, read by read; it never really waits."""
-    patience: list[float | None] = []
-    read = bench.inbox.read
-
-    def watch(patience_s: float | None) -> object:
-        patience.append(patience_s)
-        return read(0 if bench.num_live else patience_s)
-
-    bench.inbox.read = watch  # type: ignore[method-assign,assignment]  # to look on
-    return patience
-
-
 def test_a_step_with_nothing_but_a_copy_under_way_waits_a_moment() -> None:
     bench = Bench(transfer_steps=4, options={"preempt_every": 10})
-    patience = watch_patience(bench)
     bench.run(Client())
-    assert set(patience) == {None, 0, TRANSFER_POLL_S}  # None: before anybody asked
+    assert set(bench.inbox.patience) == {None, 0, TRANSFER_POLL_S}  # None: before anybody asked
 
 
 def test_when_all_wait_for_a_resume_the_loop_looks_at_the_time_now_and_then() -> None:
     bench = Bench()
-    patience = watch_patience(bench)
 
     def park_then_resume(plan: StepPlan) -> None:
         if plan.step == 10:
@@ -292,7 +277,7 @@ def test_when_all_wait_for_a_resume_the_loop_looks_at_the_time_now_and_then() ->
     client = Client()
     bench.run(client)
     assert client.text == letters(solo_tokens(client.wanted, bench.n_ctx))
-    assert patience.count(HELD_POLL_S) == 19  # steps 12 to 30 brought nothing
+    assert bench.inbox.patience.count(HELD_POLL_S) == 19  # steps 12 to 30 brought nothing
 
 
 def test_a_snapshot_shows_running_and_parked_chats() -> None:
@@ -318,18 +303,15 @@ def test_a_snapshot_shows_running_and_parked_chats() -> None:
 
 
 def test_totals_add_up_and_gauges_go_back_to_zero() -> None:
-    bench, snapshots = Bench(), list[Future[Snapshot]]()
-
-    def look_when_over(events: Sequence[Event]) -> None:
-        if isinstance(events[-1], Finished):
-            snapshots.append(bench.snapshot())
-
-    bench.run(*(Client(generation(n, max_new_tokens=50 + n), look_when_over) for n in (1, 2, 3)))
-    shot = snapshots[-1].result(timeout=0)
+    bench = Bench()
+    bench.run(*(Client(generation(salt, max_new_tokens=50 + salt)) for salt in (1, 2, 3)))
+    shot = bench.at_the_end.result(timeout=0)
     assert shot.counters["prompt_tokens_total"] == 3 * 40
     assert shot.counters["tokens_predicted_total"] == 51 + 52 + 53
     assert shot.counters["n_busy_slots_total"] == sum(len(plan.grants) for plan in bench.plans)
     assert shot.counters["n_decode_total"] == len(bench.plans)
     assert shot.counters["step_seconds_total"] == len(bench.plans)
     busy = ("requests_processing", "requests_deferred", "requests_preempted", "requests_waiting")
-    assert all(shot.gauges[name] == 0 for name in (*busy, "kv_cells_used", "preempt_ram_bytes"))
+    held = ("kv_cells_used", "preempt_ram_bytes", "host_store_bytes")
+    assert all(shot.gauges[name] == 0 for name in (*busy, *held))
+    assert shot.slots == tuple(SlotView(slot) for slot in range(4))

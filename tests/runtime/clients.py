@@ -92,8 +92,8 @@ class Client:
 
 
 class WatchedInbox(Inbox):
-    """Keeps how long the loop was ready to wait, read by read, and never waits for the time: on a
-    bench that goes by steps."""
+    """Keeps how long the loop was ready to wait, read by read. It never waits: on the bench, time
+    goes by steps, and nobody comes while the loop sleeps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,10 @@ class WatchedInbox(Inbox):
     @override
     def read(self, patience_s: float | None) -> Message | None:
         self.patience.append(patience_s)
-        return super().read(None if patience_s is None else 0)
+        message = super().read(0)
+        if message is None and patience_s is None:
+            raise TimeoutError("the loop would sleep for ever")
+        return message
 
 
 @dataclass
@@ -161,9 +164,11 @@ class Bench:
         self.inbox.put(TakeSnapshot(answer))
         return answer
 
-    def park(self, slot: int, request_id: str | None = None) -> Future[SlotView]:
+    def park(
+        self, slot: int, request_id: str | None = None, timeout_s: float = 1e6
+    ) -> Future[SlotView]:
         answer: Future[SlotView] = Future()
-        self.inbox.put(Park(slot, request_id, 1e6, answer))
+        self.inbox.put(Park(slot, request_id, timeout_s, answer))
         return answer
 
     def resume(self, slot: int, request_id: str | None = None) -> Future[SlotView]:

@@ -1,5 +1,6 @@
 """The engine thread from outside: real threads, no sleeps."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +11,9 @@ from tests.runtime.clients import LETTERS, Client, generation, letters, solo_tok
 from typing_extensions import override
 
 from kvalet.core.config import SchedulerConfig
-from kvalet.core.plan import StepPlan
+from kvalet.core.plan import SeqId, StepPlan
 from kvalet.engine.fake import FakeEngine, Faults
-from kvalet.errors import ContextExceeded, EngineFatal, Overloaded, RequestError
+from kvalet.errors import Conflict, ContextExceeded, EngineFatal, NotFound, Overloaded, RequestError
 from kvalet.runtime.messages import Event, Generation
 from kvalet.runtime.service import Service
 
@@ -110,6 +111,71 @@ def test_room_comes_back_after_every_end() -> None:
             client = Client(generation(max_new_tokens=1))
             service.submit(client.wanted, client)
             assert client.ended.wait(TIMEOUT_S)
+
+
+def test_a_family_is_taken_whole_or_not_at_all() -> None:
+    gate, clients = Gate(), [Client(generation(1)) for _ in range(3)]
+    wanted = [client.wanted for client in clients]
+    with running(make_service(gate)) as service:
+        service.submit(generation(), Client())
+        assert gate.reached.wait(TIMEOUT_S)
+        with pytest.raises(ContextExceeded):
+            service.submit_family([*wanted, generation(num_prompt=N_CTX)], [*clients, Client()])
+        ids = service.submit_family(wanted, clients)
+        gate.open()
+        assert all(client.ended.wait(TIMEOUT_S) for client in clients)
+    assert ids == [ids[0], ids[0] + 1, ids[0] + 2]
+    assert all(client.finished.num_tokens == 50 for client in clients)
+
+
+def test_a_family_counts_once_until_the_last_of_it_is_over() -> None:
+    gate, wanted = Gate(), [generation()] * 20
+
+    def submit() -> list[SeqId]:
+        return service.submit_family(wanted, [Client() for _ in wanted])
+
+    with running(make_service(gate)) as service:
+        first = submit()
+        assert gate.reached.wait(TIMEOUT_S)
+        others = [submit() for _ in range(7)]
+        with pytest.raises(Overloaded):
+            submit()
+        for seq_id in [*first[:-1], *itertools.chain(*others)]:
+            service.cancel(seq_id)
+        gate.open()
+        service.snapshot().result(TIMEOUT_S)  # read after the cancels
+        submit()
+
+
+def test_a_slot_is_parked_and_resumed_from_outside() -> None:
+    reached, client = threading.Event(), Client(generation(max_new_tokens=300))
+    client.each = lambda events: reached.set()
+    with running(make_service()) as service:
+        with pytest.raises(NotFound):
+            service.park(2, timeout_s=60).result(TIMEOUT_S)
+        service.submit(client.wanted, client)
+        assert reached.wait(TIMEOUT_S)
+        with pytest.raises(Conflict):
+            service.park(0, 60, "request-2").result(TIMEOUT_S)
+        assert service.park(0, 60, "request-1").result(TIMEOUT_S).is_held
+        assert service.snapshot().result(TIMEOUT_S).slots[0].is_held
+        assert not client.ended.is_set()
+        assert not service.resume(0, "request-1").result(TIMEOUT_S).is_held
+        assert client.ended.wait(TIMEOUT_S)
+    with pytest.raises(Overloaded):
+        service.resume(0).result(TIMEOUT_S)
+
+
+def test_a_chat_parked_on_request_comes_back_when_its_time_is_over() -> None:
+    client = Client(generation(max_new_tokens=300))
+    reached = threading.Event()
+    client.each = lambda events: reached.set()
+    with running(make_service()) as service:
+        service.submit(client.wanted, client)
+        assert reached.wait(TIMEOUT_S)
+        service.park(0, timeout_s=0.01).result(TIMEOUT_S)
+        assert client.ended.wait(TIMEOUT_S)
+    assert client.finished.timings.n_preempt == 1
 
 
 def test_close_tells_running_and_queued_chats_and_refuses_new_ones() -> None:

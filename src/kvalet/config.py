@@ -1,224 +1,256 @@
-"""Every setting of `kvalet serve`, once: its spellings, its limits and its default.
+"""Every setting of `kvalet serve`, once: its spellings, its variable, its limits and its default.
 
-A field of `ServeConfig` is a setting. The command line parser and docs/reference/flags.md are made
-from the fields. A flag wins over its environment variable, which wins over the default; a value
-that cannot be honoured is a ConfigError that names where it came from.
+Names, variables and defaults are llama.cpp's where it has them. A value that cannot be honoured is
+a ConfigError that names where it came from.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 
+from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
 from kvalet.errors import ConfigError
-
-T = TypeVar("T")
+from kvalet.settings import (
+    Setting,
+    choice,
+    integer,
+    number,
+    parse_all,
+    setting,
+    settings_of,
+    show,
+    switch,
+    text,
+)
+from kvalet.settings import add_flags as add_flags_of
 
 DEFAULT_CTX_LIMIT = 8192  # without -c; a model's own context may be far larger than memory
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What a field of `ServeConfig` is to a user."""
-
-    flags: tuple[str, ...]  # empty: settable by its variable only
-    env: str | None
-    parse: Callable[[str], object]  # raises ValueError with what it expected
-    metavar: str  # empty: a switch
-    default: str  # as shown to a reader
-    about: str
-
-    @property
-    def is_switch(self) -> bool:
-        return not self.metavar
-
-
-def _setting(
-    default: T,
-    *flags: str,
-    parse: Callable[[str], T],
-    about: str,
-    env: str | None = None,
-    metavar: str = "",
-    shown: str | None = None,
-) -> T:
-    text = str(default) if shown is None else shown
-    setting = Setting(flags, env, parse, metavar, text, about)
-    value: T = field(default=default, metadata={"setting": setting})
-    return value
-
-
-def _integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    limits = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = minimum - 1
-        if value < minimum or (maximum is not None and value > maximum):
-            raise ValueError(f"an integer {limits}")
-        return value
-
-    return parse
-
-
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError("a text that is not empty")
-    return text
-
-
-def _switch(text: str) -> bool:
-    words = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
-    if text.lower() not in words:
-        raise ValueError("1, true, on, 0, false or off")
-    return words[text.lower()]
+UNLIMITED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """How a server runs. Names, variables and defaults are llama.cpp's where it has them."""
+    """How a server runs."""
 
-    model: str | None = _setting(
+    model: str | None = setting(
+        "-m, --model MODEL",
+        "LLAMA_ARG_MODEL",
+        text,
         None,
-        "-m",
-        "--model",
-        env="LLAMA_ARG_MODEL",
-        parse=_text,
-        metavar="MODEL",
+        "a GGUF file, or the name of a model that `kvalet pull` knows",
         shown="`smollm2-135m`, SmolLM2-135M-Instruct Q4_1",
-        about="a GGUF file, or the name of a model that `kvalet pull` knows",
     )
-    alias: str | None = _setting(
+    alias: str | None = setting(
+        "-a, --alias NAME",
+        "LLAMA_ARG_ALIAS",
+        text,
         None,
-        "-a",
-        "--alias",
-        env="LLAMA_ARG_ALIAS",
-        parse=_text,
-        metavar="NAME",
+        "what the API calls the model",
         shown="the model's file name",
-        about="what the API calls the model",
     )
-    ctx_size: int | None = _setting(
+    ctx_size: int | None = setting(
+        "-c, --ctx-size CELLS",
+        "LLAMA_ARG_CTX_SIZE",
+        integer(0),
         None,
-        "-c",
-        "--ctx-size",
-        env="LLAMA_ARG_CTX_SIZE",
-        parse=_integer(0),
-        metavar="CELLS",
-        shown=f"the model's training context, at most {DEFAULT_CTX_LIMIT}",
-        about="KV cells of the pool that all chats share, and the most one chat may hold; "
+        "KV cells of the pool that all chats share, and the most one chat may hold; "
         "0: the model's training context, however large",
+        shown=f"the model's training context, at most {DEFAULT_CTX_LIMIT}",
     )
-    parallel: int = _setting(
+    parallel: int = setting(
+        "-np, --parallel SLOTS",
+        "LLAMA_ARG_N_PARALLEL",
+        integer(1, 256),
         4,
-        "-np",
-        "--parallel",
-        env="LLAMA_ARG_N_PARALLEL",
-        parse=_integer(1, 256),
-        metavar="SLOTS",
-        about="requests served at once; more wait in a queue",
+        "requests served at once; more wait in a queue",
     )
-    max_queue: int = _setting(
+    max_queue: int = setting(
+        "--max-queue N",
+        "LLAMA_ARG_MAX_QUEUE",
+        integer(0),
         128,
-        "--max-queue",
-        env="LLAMA_ARG_MAX_QUEUE",
-        parse=_integer(0),
-        metavar="N",
-        about="requests that may wait for a slot; beyond it the answer is 503",
+        "requests that may wait for a slot; beyond it the answer is 503",
     )
-    batch_size: int = _setting(
+    batch_size: int = setting(
+        "-b, --batch-size TOKENS",
+        "LLAMA_ARG_BATCH",
+        integer(1, 4096),
         512,
-        "-b",
-        "--batch-size",
-        env="LLAMA_ARG_BATCH",
-        parse=_integer(1, 4096),
-        metavar="TOKENS",
-        about="most tokens computed in one step",
+        "most tokens computed in one step",
     )
-    threads: int | None = _setting(
+    prefill_stretch: float = setting(
+        "--prefill-stretch FACTOR",
+        "LLAMA_SERVER_PREFILL_STRETCH",
+        number(1),
+        2.0,
+        "how much longer a step of chats that generate may take when a prompt or a replay is "
+        "computed beside them",
+    )
+    threads: int | None = setting(
+        "-t, --threads N",
+        "LLAMA_ARG_THREADS",
+        integer(1, 512),
         None,
-        "-t",
-        "--threads",
-        env="LLAMA_ARG_THREADS",
-        parse=_integer(1, 512),
-        metavar="N",
+        "threads that compute",
         shown="the processors this process may use",
-        about="threads that compute",
     )
-    predict: int | None = _setting(
+    predict: int | None = setting(
+        "-n, --predict N",
+        "LLAMA_ARG_N_PREDICT",
+        integer(0),
         None,
-        "-n",
-        "--predict",
-        env="LLAMA_ARG_N_PREDICT",
-        parse=_integer(0),
-        metavar="N",
+        "most tokens generated for a request that does not say how many",
         shown="until the context is full",
-        about="most tokens generated for a request that does not say how many",
     )
-    host: str = _setting(
-        "127.0.0.1",
-        "--host",
-        env="LLAMA_ARG_HOST",
-        parse=_text,
-        metavar="ADDRESS",
-        about="address to listen on",
-    )
-    port: int = _setting(
-        8080,
-        "--port",
-        env="LLAMA_ARG_PORT",
-        parse=_integer(0, 65535),
-        metavar="PORT",
-        about="port to listen on; 0: any free one",
-    )
-    api_key: str | None = _setting(
-        None,
-        "--api-key",
-        env="LLAMA_API_KEY",
-        parse=_text,
-        metavar="KEY",
-        shown="none",
-        about="what clients must send as `Authorization: Bearer KEY`",
-    )
-    check: bool = _setting(
+    context_shift: bool = setting(
+        "--context-shift, --no-context-shift",
+        "LLAMA_ARG_CONTEXT_SHIFT",
+        switch,
         False,
-        "--check",
-        parse=_switch,
-        shown="off",
-        about="verify the pool's bookkeeping after every step instead of when idle",
+        "a chat that reaches the context size forgets the middle of what it knows instead of "
+        "ending; needs at least 64 cells",
     )
-    preempt_every: int = _setting(
+
+    preempt: bool = setting(
+        "--preempt, --no-preempt",
+        "LLAMA_ARG_PREEMPT",
+        switch,
+        True,
+        "park a chat when the pool is full; off: a chat that gets no room ends with an error",
+    )
+    preempt_ram: int = setting(
+        "--preempt-ram MiB",
+        "LLAMA_ARG_PREEMPT_RAM",
+        integer(UNLIMITED),
+        8192,
+        "host memory for parked chats; a chat that does not fit is computed again when it comes "
+        "back; -1: no limit, 0: never copy",
+    )
+    preempt_policy: str | None = setting(
+        "--preempt-policy POLICY",
+        "LLAMA_SERVER_PREEMPT_POLICY",
+        choice(*VICTIM_POLICIES),
+        None,
+        f"which chat is parked: {', '.join(VICTIM_POLICIES)}; never the one with most tokens",
+        shown="smallest; youngest with the watermark trigger",
+    )
+    preempt_trigger: str = setting(
+        "--preempt-trigger TRIGGER",
+        "LLAMA_SERVER_PREEMPT_TRIGGER",
+        choice("lookahead", "watermark"),
+        "lookahead",
+        "when a chat is parked: when the coming steps do not fit (lookahead), or when use of the "
+        "pool crosses --preempt-high (watermark)",
+    )
+    preempt_high: int = setting(
+        "--preempt-high PERCENT",
+        "LLAMA_SERVER_PREEMPT_HIGH",
+        integer(1, 100),
+        94,
+        "watermark trigger: a chat is parked when more of the pool is used",
+    )
+    preempt_low: int = setting(
+        "--preempt-low PERCENT",
+        "LLAMA_SERVER_PREEMPT_LOW",
+        integer(1, 100),
+        80,
+        "watermark trigger: a chat enters only while less of the pool is used",
+    )
+    preempt_resume: str = setting(
+        "--preempt-resume ORDER",
+        "LLAMA_SERVER_PREEMPT_RESUME",
+        choice(*LINE_ORDERS),
+        "head",
+        "who enters: the head of the line and nobody before it (head), or whoever fits, most "
+        "often parked first (pass), which can keep a large chat waiting for long",
+    )
+    preempt_starved: int = setting(
+        "--preempt-starved N",
+        "LLAMA_SERVER_PREEMPT_STARVED",
+        integer(1),
+        3,
+        "parks after which a chat is passed over while another can be parked",
+    )
+    preempt_rotate: float = setting(
+        "--preempt-rotate SECONDS",
+        "LLAMA_SERVER_PREEMPT_ROTATE",
+        number(0),
+        2.0,
+        "how long the head of the line waits before a chat that shifts its context makes way",
+    )
+    park_timeout: float = setting(
+        "--park-timeout SECONDS",
+        "LLAMA_SERVER_PARK_TIMEOUT",
+        number(0),
+        300.0,
+        "how long a slot stays parked on request when the request does not say",
+    )
+
+    host: str = setting(
+        "--host ADDRESS", "LLAMA_ARG_HOST", text, "127.0.0.1", "address to listen on"
+    )
+    port: int = setting(
+        "--port PORT",
+        "LLAMA_ARG_PORT",
+        integer(0, 65535),
+        8080,
+        "port to listen on; 0: any free one",
+    )
+    api_key: str | None = setting(
+        "--api-key KEY",
+        "LLAMA_API_KEY",
+        text,
+        None,
+        "what clients must send as `Authorization: Bearer KEY`",
+        shown="none",
+    )
+    sse_ping_interval: int = setting(
+        "--sse-ping-interval SECONDS",
+        "LLAMA_ARG_SSE_PING_INTERVAL",
+        integer(-1),
+        30,
+        "a stream that stays silent for so long gets a comment, `: ping`; 0 or -1: never",
+    )
+    drain_seconds: float = setting(
+        "--drain-seconds SECONDS",
+        "LLAMA_SERVER_DRAIN_SECONDS",
+        number(0),
+        0.0,
+        "how long chats may go on after SIGTERM, while new ones get 503",
+    )
+    check: bool = setting(
+        "--check",
+        "LLAMA_SERVER_CHECK",
+        switch,
+        False,
+        "verify the pool's bookkeeping after every step instead of when idle",
+    )
+
+    preempt_every: int = setting(
+        "N",
+        "LLAMA_SERVER_PREEMPT_EVERY",
+        integer(0),
         0,
-        env="LLAMA_SERVER_PREEMPT_EVERY",
-        parse=_integer(0),
-        metavar="N",
+        "park every chat after each N tokens it generates, so that every page it holds alone "
+        "comes back from the host or is computed again",
         shown="0, off",
-        about="test knob: park every chat after each N tokens it generates, so that every page it "
-        "holds alone comes back from the host",
+    )
+    preempt_planner: bool = setting(
+        "off",
+        "LLAMA_SERVER_PREEMPT_PLANNER",
+        switch,
+        True,
+        "park nobody ahead of time, only when a step has run out of pages",
     )
 
 
 def settings() -> Iterator[tuple[str, Setting]]:
     """Field names and what they are to a user, in the order of the dataclass."""
-    for item in fields(ServeConfig):
-        yield item.name, item.metadata["setting"]
+    return settings_of(ServeConfig)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Give `parser` the flags. Values stay text: `load` reads flags and variables alike."""
-    for name, setting in settings():
-        if not setting.flags:
-            continue
-        variable = f"; env {setting.env}" if setting.env else ""
-        text = f"{setting.about} (default: {setting.default}{variable})"
-        if setting.is_switch:
-            parser.add_argument(
-                *setting.flags, dest=name, action="store_const", const="on", help=text
-            )
-        else:
-            parser.add_argument(*setting.flags, dest=name, metavar=setting.metavar, help=text)
+    add_flags_of(parser, ServeConfig)
 
 
 def load(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> ServeConfig:
@@ -226,27 +258,19 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> ServeCo
 
     Raises ConfigError, naming the flag or variable whose value it cannot honour.
     """
-    values: dict[str, object] = {}
-    for name, setting in settings():
-        given, source = flags.get(name), "/".join(setting.flags)
-        if given is None and setting.env:
-            given, source = environ.get(setting.env), setting.env
-        if given is not None:
-            values[name] = _parsed(setting, source, given)
-    return ServeConfig(**values)  # type: ignore[arg-type]  # each parsed by its own field's parser
-
-
-def _parsed(setting: Setting, source: str, text: str) -> object:
-    try:
-        return setting.parse(text)
-    except ValueError as error:
-        raise ConfigError(f"{source}: expected {error}, not {text!r}") from None
+    values = parse_all(ServeConfig, flags, environ)
+    config = ServeConfig(**values)  # type: ignore[arg-type]  # each parsed by its own field's
+    if config.preempt_low >= config.preempt_high:
+        low, high = config.preempt_low, config.preempt_high
+        raise ConfigError(f"--preempt-low {low} must be below --preempt-high {high}")
+    return config
 
 
 def knobs(config: ServeConfig) -> list[str]:
     """Test knobs that are set, to be announced at load (SPEC P8)."""
+    found = dict(settings())
     return [
-        f"{setting.env}={getattr(config, name)}"
-        for name, setting in settings()
-        if not setting.flags and getattr(config, name)
+        f"{found[item.name].env}={show(getattr(config, item.name))}"
+        for item in fields(ServeConfig)
+        if not found[item.name].flags and getattr(config, item.name) != item.default
     ]

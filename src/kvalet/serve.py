@@ -13,11 +13,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from kvalet.config import DEFAULT_CTX_LIMIT, ServeConfig, knobs
+from kvalet.config import DEFAULT_CTX_LIMIT, UNLIMITED, ServeConfig, knobs
 from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import PAGE_CELLS, pages_for
 from kvalet.engine.base import EngineInfo
 from kvalet.engine.ggml.engine import load_engine
+from kvalet.errors import ConfigError
 from kvalet.model import sources
 from kvalet.model.chat_template import ChatTemplate
 from kvalet.model.gguf import GGUFFile
@@ -31,6 +32,11 @@ from kvalet.server.run import run as run_server
 # The engine thread waits at most this long for Python code of another one (docs/adr/0005).
 SWITCH_INTERVAL_S = 2e-4
 
+MIN_SHIFT_CTX = 64  # cells: a page to keep and one to forget
+MIB = 1 << 20
+
+logger = logging.getLogger(__name__)
+
 
 def run(config: ServeConfig) -> int:
     """Serve until a signal; returns the exit code. Raises KvaletError for what cannot be served."""
@@ -41,12 +47,8 @@ def run(config: ServeConfig) -> int:
     path = sources.resolve(config.model)
     for knob in knobs(config):
         console.print(f"test knob set: {knob}", style="yellow")
-    settings = ServerSettings(
-        host=config.host,
-        port=config.port,
-        api_keys=(config.api_key,) if config.api_key else (),
-        max_new_tokens=config.predict,
-    )
+    if config.preempt_resume == "pass":
+        logger.warning("--preempt-resume pass: small chats may keep a large one waiting for long")
     served: list[ServedModel] = []
 
     def load() -> ServedModel:
@@ -56,7 +58,19 @@ def run(config: ServeConfig) -> int:
     def announce(url: str) -> None:
         console.print(*_announcement(served[0], url, config), sep="\n")
 
-    return run_server(settings, load, announce)
+    return run_server(server_settings(config), load, announce)
+
+
+def server_settings(config: ServeConfig) -> ServerSettings:
+    return ServerSettings(
+        host=config.host,
+        port=config.port,
+        api_keys=(config.api_key,) if config.api_key else (),
+        max_new_tokens=config.predict,
+        sse_ping_interval_s=config.sse_ping_interval,
+        park_timeout_s=config.park_timeout,
+        drain_s=config.drain_seconds,
+    )
 
 
 def load_model(config: ServeConfig, path: Path) -> ServedModel:
@@ -68,7 +82,7 @@ def load_model(config: ServeConfig, path: Path) -> ServedModel:
         n_ctx_train = file.integer(f"{architecture}.context_length")
         n_embd = file.integer(f"{architecture}.embedding_length")
         n_params = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
-    service, info = _start_engine(config, path, n_ctx_train, tokenizer)
+    service, info, scheduling = _start_engine(config, path, n_ctx_train, tokenizer)
     return ServedModel(
         name=config.alias or path.stem,
         path=str(path),
@@ -79,40 +93,67 @@ def load_model(config: ServeConfig, path: Path) -> ServedModel:
         n_embd=n_embd,
         n_params=n_params,
         size_bytes=path.stat().st_size,
-        props=_props(info),
+        props=props(info, scheduling),
     )
 
 
 def _start_engine(
     config: ServeConfig, path: Path, n_ctx_train: int, tokenizer: Tokenizer
-) -> tuple[Service, EngineInfo]:
-    n_ctx = _context(config.ctx_size, n_ctx_train)
-    batch_size = max(config.batch_size, config.parallel)  # all slots decode in one step
+) -> tuple[Service, EngineInfo, SchedulerConfig]:
+    n_ctx = context(config, n_ctx_train)
     engine = load_engine(
         path,
         num_pages=pages_for(n_ctx),
         threads=config.threads or _num_processors(),
-        max_step_tokens=batch_size,
+        max_step_tokens=_batch_size(config),
         max_seqs=config.parallel,
         poison=config.check,
     )
-    scheduling = SchedulerConfig(
-        num_slots=config.parallel,
-        n_ctx=n_ctx,
-        batch_size=batch_size,
-        max_queue=config.max_queue,
-        preempt_every=config.preempt_every,
-    )
+    scheduling = scheduler_config(config, n_ctx, engine.info.page_bytes)
     vocabulary = Vocabulary(tokenizer.token_bytes, frozenset(tokenizer.eog_ids))
     service = Service(engine, scheduling, vocabulary, check_every_step=config.check)
     service.start()
-    return service, engine.info
+    return service, engine.info, scheduling
 
 
-def _context(wanted: int | None, n_ctx_train: int) -> int:
-    if wanted is None:
-        return min(n_ctx_train, DEFAULT_CTX_LIMIT)
-    return wanted or n_ctx_train
+def _batch_size(config: ServeConfig) -> int:
+    return max(config.batch_size, config.parallel)  # all slots decode in one step
+
+
+def scheduler_config(config: ServeConfig, n_ctx: int, page_bytes: int) -> SchedulerConfig:
+    """`n_ctx` in cells."""
+    unlimited = config.preempt_ram == UNLIMITED
+    return SchedulerConfig(
+        num_slots=config.parallel,
+        n_ctx=n_ctx,
+        batch_size=_batch_size(config),
+        max_queue=config.max_queue,
+        prefill_stretch=config.prefill_stretch,
+        preempt=config.preempt,
+        trigger=config.preempt_trigger,
+        high_percent=config.preempt_high,
+        low_percent=config.preempt_low,
+        victim_policy=config.preempt_policy,
+        entry_order=config.preempt_resume,
+        rotate_s=config.preempt_rotate,
+        context_shift=config.context_shift,
+        starved_after=config.preempt_starved,
+        host_budget_pages=None if unlimited else config.preempt_ram * MIB // page_bytes,
+        preempt_every=config.preempt_every,
+        planner=config.preempt_planner,
+    )
+
+
+def context(config: ServeConfig, n_ctx_train: int) -> int:
+    """Cells of the pool. Raises ConfigError for one too small for what is asked of it."""
+    n_ctx = config.ctx_size or n_ctx_train
+    if config.ctx_size is None:
+        n_ctx = min(n_ctx_train, DEFAULT_CTX_LIMIT)
+    if config.context_shift and n_ctx < MIN_SHIFT_CTX:
+        raise ConfigError(
+            f"--context-shift needs a --ctx-size of at least {MIN_SHIFT_CTX} cells, not {n_ctx}"
+        )
+    return n_ctx
 
 
 def _num_processors() -> int:
@@ -121,9 +162,23 @@ def _num_processors() -> int:
     return os.cpu_count() or 1
 
 
-def _props(info: EngineInfo) -> dict[str, object]:
+def props(info: EngineInfo, scheduling: SchedulerConfig) -> dict[str, object]:
+    """What /props says of pool, engine (its exactness too) and preemption (SPEC M2)."""
     pool = {"num_pages": info.num_pages, "page_cells": PAGE_CELLS, "page_bytes": info.page_bytes}
-    return {"pool": pool, "engine": dict(info.report)}
+    budget = scheduling.host_budget_pages
+    preemption = {
+        "enabled": scheduling.preempt,
+        "trigger": scheduling.trigger,
+        "high_percent": scheduling.high_percent,
+        "low_percent": scheduling.low_percent,
+        "policy": scheduling.victims,
+        "resume": scheduling.entry_order,
+        "starved_after": scheduling.starved_after,
+        "rotate_s": scheduling.rotate_s,
+        "context_shift": scheduling.context_shift,
+        "host_budget_bytes": None if budget is None else budget * info.page_bytes,
+    }
+    return {"pool": pool, "engine": dict(info.report), "preemption": preemption}
 
 
 def _announcement(model: ServedModel, url: str, config: ServeConfig) -> Iterator[str]:

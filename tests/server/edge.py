@@ -44,7 +44,9 @@ class Edge:
     ) -> httpx.Response:
         async def call() -> httpx.Response:
             transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://edge", verify=False
+            ) as client:
                 return await client.request(method, path, content=content, headers=headers)
 
         return asyncio.run(asyncio.wait_for(call(), TIMEOUT_S))

@@ -11,13 +11,22 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from kvalet.core.plan import FinishReason, SamplingParams, SeqId
-from kvalet.errors import ContextExceeded, EngineFatal, KvaletError, Overloaded, RequestError
+from kvalet.errors import (
+    Conflict,
+    ContextExceeded,
+    EngineFatal,
+    KvaletError,
+    NotFound,
+    Overloaded,
+    RequestError,
+)
 from kvalet.runtime.messages import (
     Delta,
     Event,
     Failed,
     Finished,
     Generation,
+    Histogram,
     Sink,
     SlotView,
     Snapshot,
@@ -136,6 +145,11 @@ def plays(*batches: Sequence[Event]) -> Script:
     return lambda generation: iter(batches)
 
 
+def by_choice(*scripts: Script) -> Script:
+    """Another script for each sequence of a request."""
+    return lambda generation: scripts[generation.index](generation)
+
+
 def by_prompt(**scripts: Script) -> Script:
     """Another script for each prompt."""
     return lambda generation: scripts[bytes(generation.prompt[1:]).decode()](generation)
@@ -150,6 +164,7 @@ class FakeService:
     script: Script = field(default_factory=lambda: says("hello"))
     submitted: list[Generation] = field(default_factory=list[Generation])
     cancelled: list[SeqId] = field(default_factory=list[SeqId])
+    asked: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
     alive: bool = True
     failure: str | None = None
     close_result: bool = True
@@ -161,23 +176,47 @@ class FakeService:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def submit(self, generation: Generation, sink: Sink) -> SeqId:
-        if generation.id_slot is not None and generation.id_slot >= self.num_slots:
-            raise RequestError(f"there is no slot {generation.id_slot} (id_slot)", "id_slot")
-        if len(generation.prompt) >= self.n_ctx:
-            raise ContextExceeded(len(generation.prompt), self.n_ctx)
+    def submit_family(
+        self, generations: Sequence[Generation], sinks: Sequence[Sink]
+    ) -> list[SeqId]:
+        for generation in generations:
+            if generation.id_slot is not None and generation.id_slot >= self.num_slots:
+                raise RequestError(f"there is no slot {generation.id_slot} (id_slot)", "id_slot")
+            if len(generation.prompt) >= self.n_ctx:
+                raise ContextExceeded(len(generation.prompt), self.n_ctx)
         with self._lock:
             if len(self._live) >= self.max_live:
                 raise Overloaded("the queue is full", retry_after_s=3)
-            seq_id = SeqId(len(self.submitted))
-            self.submitted.append(generation)
-            self._live[seq_id] = (self.script(generation), sink)
-        return seq_id
+            ids = [SeqId(len(self.submitted) + i) for i in range(len(generations))]
+            self.submitted += generations
+            scripts = [self.script(generation) for generation in generations]
+            self._live.update(zip(ids, zip(scripts, sinks, strict=True), strict=True))
+        return ids
 
     def cancel(self, seq_id: SeqId) -> None:
         with self._lock:
             if self._live.pop(seq_id, None):
                 self.cancelled.append(seq_id)
+
+    def park(self, slot: int, timeout_s: float, request_id: str | None = None) -> Future[SlotView]:
+        self.asked.append(("park", slot, timeout_s, request_id))
+        return self._slot(slot, request_id)
+
+    def resume(self, slot: int, request_id: str | None = None) -> Future[SlotView]:
+        self.asked.append(("resume", slot, request_id))
+        return self._slot(slot, request_id)
+
+    def _slot(self, slot: int, request_id: str | None) -> Future[SlotView]:
+        """Slot 0 is that of `cmpl-1` and can be parked, slot 1 cannot."""
+        answer: Future[SlotView] = Future()
+        slots = make_snapshot(0).slots
+        if slot >= len(slots):
+            answer.set_exception(NotFound(f"there is no slot {slot}", "id_slot"))
+        elif slot > 0 or request_id not in (None, slots[0].request_id):
+            answer.set_exception(Conflict(f"slot {slot} is idle"))
+        else:
+            answer.set_result(slots[0])
+        return answer
 
     def snapshot(self) -> Future[Snapshot]:
         answer: Future[Snapshot] = Future()
@@ -225,7 +264,7 @@ def make_snapshot(num_live: int) -> Snapshot:
         state="decode",
         request_id="cmpl-1",
         is_processing=True,
-        is_preempted=False,
+        is_preempted=True,
         num_prompt_tokens=10,
         num_computed=14,
         num_generated=5,
@@ -235,8 +274,10 @@ def make_snapshot(num_live: int) -> Snapshot:
         n_recompute=0,
         parked_ms=12.5,
         sampling=SamplingParams(seed=7),
+        preempt_mode="swap",
+        is_held=True,
     )
-    idle = SlotView(1, "idle", None, False, False, 0, 0, 0, None, 0, 0, 0, 0.0, None)
+    idle = SlotView(1)
     counters = {
         "prompt_tokens_total": 100.0,
         "prompt_seconds_total": 2.0,
@@ -245,7 +286,8 @@ def make_snapshot(num_live: int) -> Snapshot:
         "n_busy_slots_total": 15.0,
     }
     gauges = {"requests_processing": float(num_live), "kv_cells_total": 128.0, "novel": 1.0}
-    return Snapshot((busy, idle), queued=0, gauges=gauges, counters=counters)
+    waits = {"parked_seconds": Histogram((0.5, 1.0, 2.5), (1, 0, 3, 2), 12.25)}
+    return Snapshot((busy, idle), 0, gauges, counters, waits)
 
 
 def make_model(

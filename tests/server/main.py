@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from typing_extensions import override
 
@@ -23,10 +23,12 @@ class HangingService(FakeService):
 
 class DyingService(FakeService):
     @override
-    def submit(self, generation: Generation, sink: Sink) -> SeqId:
-        seq_id = super().submit(generation, sink)
+    def submit_family(
+        self, generations: Sequence[Generation], sinks: Sequence[Sink]
+    ) -> list[SeqId]:
+        ids = super().submit_family(generations, sinks)
         self.die("the device is gone")
-        return seq_id
+        return ids
 
 
 def load_for_ever() -> FakeService:

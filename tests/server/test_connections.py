@@ -151,8 +151,8 @@ def test_openais_client_completes(live: LiveEdge, client: openai.OpenAI) -> None
 
 def test_openais_client_understands_our_errors(live: LiveEdge, client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        client.completions.create(model="any", prompt="x", n=3)
-    assert caught.value.param == "n"
+        client.completions.create(model="any", prompt="x", best_of=3)
+    assert caught.value.param == "best_of"
     live.says(endless)
     stream = client.completions.create(model="any", prompt="x", stream=True)
     next(stream)

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvalet.core.plan import SeqId
 from kvalet.errors import RequestError
 from kvalet.server.desk import ServerSettings
 from kvalet.server.wire.llamacpp import NativeRequest
 from kvalet.server.wire.openai import ChatRequest, CompletionRequest
 from kvalet.server.wire.strict import HARMLESS, UNSUPPORTED, Strict
 from tests.server.edge import Edge
-from tests.server.fakes import FakeService, silent
+from tests.server.fakes import FakeService
 
 COMPLETION = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -73,8 +72,25 @@ MESSAGES = [{"role": "user", "content": "hi"}]
         ({"stream_options": {"more": 1}}, "stream_options.more"),
         ({"id_slot": 2}, "id_slot"),
         ({"priority": 2**40}, "priority"),
-        ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": 65}, "n"),
+        ({"n": True}, "n"),
+        ({"n": 1.5}, "n"),
+        ({"n_cmpl": 0}, "n_cmpl"),
+        ({"n": 3, "prompt": ["x"] * 100}, "n"),
+        ({"n_cmpl": 3, "prompt": ["x"] * 100}, "n_cmpl"),
         ({"best_of": 2}, "best_of"),
+        ({"best_of": 2, "n": 2}, "best_of"),
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"best_of": "1"}, "best_of"),
+        ({"priority": 1.5}, "priority"),
+        ({"n_keep": -2}, "n_keep"),
+        ({"n_keep": "all"}, "n_keep"),
+        ({"n_discard": -1}, "n_discard"),
+        ({"sse_ping_interval": 0.01}, "sse_ping_interval"),
+        ({"sse_ping_interval": -2}, "sse_ping_interval"),
+        ({"sse_ping_interval": 1e10}, "sse_ping_interval"),
+        ({"sse_ping_interval": "1"}, "sse_ping_interval"),
         ({"suffix": "x"}, "suffix"),
         ({"echo": True}, "echo"),
         ({"grammar": "root ::= x"}, "grammar"),
@@ -167,9 +183,8 @@ def test_a_prompt_that_cannot_fit(edge: Edge) -> None:
 
 
 def test_one_prompt_of_several_that_cannot_fit_runs_none(edge: Edge) -> None:
-    edge.service.script = silent
     edge.error(COMPLETION, {"prompt": ["x", "y" * 200]})
-    assert edge.service.cancelled == [SeqId(0)]
+    assert edge.service.submitted == []
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -212,7 +227,7 @@ def test_our_own_bugs_do_not_speak(edge: Edge) -> None:
     def broken(*args: object) -> None:
         raise ZeroDivisionError("secret")
 
-    edge.service.submit = broken  # type: ignore[method-assign,assignment]
+    edge.service.submit_family = broken  # type: ignore[method-assign,assignment]
     response = edge.post(COMPLETION, {"prompt": "x"})
     assert response.status_code == 500
     assert response.json()["error"]["type"] == "server_error"

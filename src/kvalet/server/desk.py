@@ -1,7 +1,8 @@
 """The state of the HTTP side: the model once it is loaded, who is being served, whether we close.
 
 Lives on the event loop. While there is no model, and after the engine has died or a shutdown has
-begun, every request is turned away here, in one place (SPEC C5).
+begun, every request is turned away here, in one place (SPEC C5). While draining, whoever is being
+served goes on and operators still see and resume them; nothing new begins.
 """
 
 import asyncio
@@ -30,6 +31,9 @@ class ServerSettings:
     api_keys: tuple[str, ...] = ()  # empty: none needed
     max_new_tokens: int | None = None  # of requests that do not say; None: until n_ctx
     max_body_bytes: int = 64 << 20
+    sse_ping_interval_s: float = 30.0  # not above 0: no pings
+    park_timeout_s: float = 300.0  # of slots parked on request
+    drain_s: float = 0.0  # how long those being served may go on after SIGTERM
 
 
 class Desk:
@@ -38,13 +42,14 @@ class Desk:
         self.defaults = Defaults(settings.max_new_tokens)
         self.opened_at = 0  # Unix seconds
         self._model: ServedModel | None = None
+        self._draining: Overloaded | None = None
         self._closing: Overloaded | None = None
         self._families: WeakSet[Family] = WeakSet()
         self._workers = ThreadPoolExecutor(NUM_WORKERS, "kvalet-http")
 
     @property
     def model(self) -> ServedModel:
-        """The model to serve with. Raises Overloaded when there is none, or none any more."""
+        """The model, to look at. Raises Overloaded when there is none, or none any more."""
         if self._closing:
             raise self._closing
         if self._model is None:
@@ -53,10 +58,27 @@ class Desk:
             raise Overloaded(engine_stopped(self._model))
         return self._model
 
+    @property
+    def serving(self) -> ServedModel:
+        """The model, to begin something with. Raises Overloaded."""
+        model = self.model
+        if self._draining:
+            raise self._draining
+        return model
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody is being served."""
+        return not any(family.is_running for family in self._families)
+
     def open(self, model: ServedModel) -> None:
         """Begin to serve."""
         self._model = model
         self.opened_at = int(datetime.now(UTC).timestamp())
+
+    def drain(self, reason: Overloaded) -> None:
+        """Begin nothing new from now on."""
+        self._draining = reason
 
     def close(self, reason: Overloaded) -> None:
         """Turn everybody away from now on, those being served included."""
@@ -65,7 +87,7 @@ class Desk:
             family.fail(reason)
 
     def submit(self, job: Job) -> Family:
-        family = Family(self.model.service, job.generations)
+        family = Family(self.serving.service, job.generations)
         self._families.add(family)
         return family
 

@@ -26,7 +26,7 @@ class ClientGone(Exception):  # noqa: N818  # an event, not an error
 
 class Family:
     def __init__(self, service: Service, generations: Sequence[Generation]) -> None:
-        """Submit `generations`. Raises what `Service.submit` raises, and then runs none."""
+        """Submit `generations`. Raises what `Service.submit_family` raises, and then runs none."""
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._running: dict[int, SeqId] = {}
@@ -34,19 +34,22 @@ class Family:
         self._news = asyncio.Event()
         self._client_gone = False
         self.num_sequences = len(generations)
-        try:
-            for index, generation in enumerate(generations):
-                self._submit(index, generation)
-        except KvaletError:
-            self.cancel()
-            raise
+        self._submit(generations)
 
-    async def take(self) -> list[Arrival]:
-        """What has happened since the last call, in order; waits for something.
+    @property
+    def is_running(self) -> bool:
+        return bool(self._running)
+
+    async def take(self, until: float | None = None) -> list[Arrival]:
+        """What has happened since the last call, in order; waits for something, but not beyond
+        `until`, a time of the event loop.
 
         Raises ClientGone; the sequences are then cancelled already.
         """
-        await self._news.wait()
+        if not self._news.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._news.wait()
         self._news.clear()
         if self._client_gone:
             raise ClientGone
@@ -77,15 +80,20 @@ class Family:
         for seq_id in running.values():
             self._service.cancel(seq_id)
 
-    def _submit(self, index: int, generation: Generation) -> None:
+    def _submit(self, generations: Sequence[Generation]) -> None:
         n_ctx = self._service.n_ctx
-        if len(generation.prompt) >= n_ctx:
-            raise ContextExceeded(len(generation.prompt), n_ctx)
-        if generation.max_new_tokens == 0 or not generation.prompt:
-            self._arrived.append((index, _nothing_generated(generation)))
-            self._news.set()
-        else:
-            self._running[index] = self._service.submit(generation, self._sink(index))
+        for generation in generations:
+            if len(generation.prompt) >= n_ctx:
+                raise ContextExceeded(len(generation.prompt), n_ctx)
+        to_run = {index: g for index, g in enumerate(generations) if _has_anything_to_run(g)}
+        if to_run:
+            sinks = [self._sink(index) for index in to_run]
+            ids = self._service.submit_family([*to_run.values()], sinks)
+            self._running.update(zip(to_run, ids, strict=True))
+        for index, generation in enumerate(generations):
+            if index not in to_run:
+                self._arrived.append((index, _nothing_generated(generation)))
+                self._news.set()
 
     def _sink(self, index: int) -> Sink:
         def sink(events: Sequence[Event]) -> None:
@@ -112,8 +120,12 @@ class Family:
         self._news.set()
 
 
+def _has_anything_to_run(generation: Generation) -> bool:
+    """Not without a token asked for, or one to start from."""
+    return generation.max_new_tokens != 0 and bool(generation.prompt)
+
+
 def _nothing_generated(generation: Generation) -> Finished:
-    """The end of a sequence that has nothing to run: no token asked for, or none to start from."""
     return Finished(
         reason=FinishReason.LENGTH,
         stopping_word="",

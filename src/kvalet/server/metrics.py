@@ -4,13 +4,19 @@ Nothing is counted here: a scrape shows what the engine thread knew at a step bo
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from kvalet.runtime.messages import Snapshot
+from kvalet.runtime.messages import Histogram, Snapshot
 
 PREFIX = "llamacpp:"
 
@@ -38,12 +44,17 @@ _HELP = {
     "preempt_bytes_out_total": "Bytes copied to the host.",
     "preempt_bytes_in_total": "Bytes copied back from the host.",
     "preempt_ram_bytes": "Host memory that parked requests hold.",
+    "host_store_bytes": "Host memory that pages outside the pool hold, parked or cached.",
     "kv_cells_total": "KV cells of the pool.",
     "kv_cells_used": "KV cells in pages that a request holds.",
     "kv_cells_shared": "KV cells in pages that several requests hold.",
     "kv_cells_cached": "KV cells in pages kept for their content alone.",
     "step_seconds_total": "Time spent in steps, from planning to delivery.",
     "compute_seconds_total": "Of the time spent in steps: in the device's graph executor.",
+    "queue_seconds": "From the arrival of a request to its first step.",
+    "time_to_first_token_seconds": "From the arrival of a request to its first token.",
+    "inter_token_gap_seconds": "From one token of a request to its next, pauses included.",
+    "parked_seconds": "From a park to its end.",
 }  # fmt: skip
 
 
@@ -64,6 +75,17 @@ class _SnapshotCollector(Collector):
             yield CounterMetricFamily(PREFIX + name, _HELP.get(name, name), value=value)
         for name, value in {**self._snapshot.gauges, **_averages(counters)}.items():
             yield GaugeMetricFamily(PREFIX + name, _HELP.get(name, name), value=value)
+        for name, histogram in self._snapshot.histograms.items():
+            buckets = list(_cumulative(histogram))
+            yield HistogramMetricFamily(
+                PREFIX + name, _HELP.get(name, name), buckets=buckets, sum_value=histogram.sum
+            )
+
+
+def _cumulative(histogram: Histogram) -> Iterator[tuple[str, float]]:
+    """Prometheus' buckets: how many values were at most each bound."""
+    bounds = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
+    yield from zip(bounds, accumulate(histogram.counts), strict=True)
 
 
 def _averages(counters: Mapping[str, float]) -> dict[str, float]:

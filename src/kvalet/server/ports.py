@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvalet.core.plan import SeqId
-from kvalet.runtime.messages import Generation, Sink, Snapshot
+from kvalet.runtime.messages import Generation, Sink, SlotView, Snapshot
 
 
 class Service(Protocol):
@@ -30,14 +30,23 @@ class Service(Protocol):
         """Why the engine thread ended, if it has."""
         ...
 
-    def submit(self, generation: Generation, sink: Sink) -> SeqId:
-        """Take one sequence. Raises ContextExceeded, Overloaded or RequestError; after that,
-        whatever happens reaches the sink."""
+    def submit_family(
+        self, generations: Sequence[Generation], sinks: Sequence[Sink]
+    ) -> list[SeqId]:
+        """Take the sequences of one request, all or none. Raises ContextExceeded, Overloaded or
+        RequestError; after that, whatever happens reaches the sinks."""
         ...
 
     def cancel(self, seq_id: SeqId) -> None:
         """End a sequence in whatever state. Idempotent; nothing more need come of it."""
         ...
+
+    def park(self, slot: int, timeout_s: float, request_id: str | None = None) -> Future[SlotView]:
+        """Park what is in a slot (SPEC P14); `request_id`: whose it has to be. Fails with NotFound
+        or Conflict."""
+        ...
+
+    def resume(self, slot: int, request_id: str | None = None) -> Future[SlotView]: ...
 
     def snapshot(self) -> Future[Snapshot]: ...
 

@@ -1,8 +1,10 @@
 """From a family's events to an HTTP response: a stream of server-sent events, or one body.
 
 A stream's headers wait for its first event, so that what fails before it is a proper error. After
-the first byte an error is an event of its own and ends the stream (SPEC N1 for the comments).
+the first byte an error is an event of its own and ends the stream.
 """
+
+import asyncio
 
 import orjson
 from starlette.responses import Response
@@ -12,7 +14,8 @@ from typing_extensions import override
 from kvalet.runtime.messages import Delta, Event, Failed, Finished, Preempted, Resumed, TokenInfo
 from kvalet.server.answers.answer import Answer, Choice, sse_data
 from kvalet.server.errors import describe
-from kvalet.server.family import ClientGone, Family
+from kvalet.server.family import Arrival, ClientGone, Family
+from kvalet.server.notices import Cadence, Notices
 
 _SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -24,9 +27,11 @@ _SSE_HEADERS = [
 class EventStream(Response):
     """Streams a family's answer. An ASGI application of its own: per event it costs one `send`."""
 
-    def __init__(self, family: Family, answer: Answer) -> None:
+    def __init__(self, family: Family, answer: Answer, cadence: Cadence) -> None:
         self._family = family
         self._answer = answer
+        self._now = asyncio.get_running_loop().time
+        self._notices = Notices(family.num_sequences, cadence, self._now())
         self._unfinished = family.num_sequences
         self.background = None
 
@@ -34,45 +39,65 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with self._family.attended(receive):
-                arrived = await self._family.take()
-                if isinstance(failed := arrived[0][1], Failed):
-                    await describe(failed.error).response()(scope, receive, send)
+                arrived = await self._family.take(self._notices.next_at)
+                if (refusal := _refusal(arrived)) is not None:
+                    await describe(refusal).response()(scope, receive, send)
                 else:
                     await self._stream(arrived, send)
         except ClientGone:
             pass
 
-    async def _stream(self, arrived: list[tuple[int, Event]], send: Send) -> None:
+    async def _stream(self, arrived: list[Arrival], send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
         while True:
-            body = b"".join([self._written(index, event) for index, event in arrived])
+            body = self._body(arrived, self._now())
             more = self._unfinished > 0
-            await send({"type": "http.response.body", "body": body, "more_body": more})
+            if body or not more:
+                await send({"type": "http.response.body", "body": body, "more_body": more})
             if not more:
                 return
-            arrived = await self._family.take()
+            arrived = await self._family.take(self._notices.next_at)
 
-    def _written(self, index: int, event: Event) -> bytes:
+    def _body(self, arrived: list[Arrival], now: float) -> bytes:
+        """What has happened, and the comments that are due."""
+        body = b"".join([self._written(index, event, now) for index, event in arrived])
+        if not self._unfinished:
+            return body
+        if body:
+            self._notices.wrote(now)
+        return body + self._notices.due(now)
+
+    def _written(self, index: int, event: Event, now: float) -> bytes:
         if not self._unfinished:
             return b""  # came together with a failure
         match event:
             case Delta():
                 return self._answer.delta(index, event)
             case Finished():
-                self._unfinished -= 1
-                closing = self._answer.close(index, event)
-                return closing if self._unfinished else closing + self._answer.end()
+                return self._close(index, event)
             case Preempted():
-                return self._comment("preempted", index)
+                return self._notices.preempted(index, now)
             case Resumed():
-                return self._comment("resumed", index)
+                return self._notices.resumed(index)
             case Failed():
                 self._unfinished = 0
                 return sse_data({"error": describe(event.error).error})
 
-    def _comment(self, word: str, index: int) -> bytes:
-        which = f" {index}" if self._family.num_sequences > 1 else ""
-        return f": {word}{which}\n\n".encode()
+    def _close(self, index: int, finished: Finished) -> bytes:
+        self._unfinished -= 1
+        self._notices.ended(index)
+        closing = self._answer.close(index, finished)
+        return closing if self._unfinished else closing + self._answer.end()
+
+
+def _refusal(arrived: list[Arrival]) -> Exception | None:
+    """The error that comes before anything else but notices: its status can still be told."""
+    for _, event in arrived:
+        if isinstance(event, Failed):
+            return event.error
+        if isinstance(event, Delta | Finished):
+            return None
+    return None
 
 
 async def whole_reply(family: Family, answer: Answer, receive: Receive) -> Response:

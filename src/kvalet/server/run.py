@@ -1,8 +1,9 @@
 """A server's life: listen, load, serve, stop.
 
 The main thread runs the event loop; the model loads beside it, and requests get 503 until it is
-there. A signal, or the death of the engine, ends every request with a message. Whatever hangs
-after that, the process is gone `EXIT_WITHIN_S` later (SPEC C5).
+there. A signal, or the death of the engine, ends every request with a message; SIGTERM lets those
+being served go on for `drain_s` before. Whatever hangs after that, the process is gone
+`EXIT_WITHIN_S` later (SPEC C5).
 """
 
 import asyncio
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 EXIT_WITHIN_S = 1.5  # from the signal to the end of the process, whatever hangs
 SLOW_CLIENTS_S = 0.5  # what clients get to read their last event
-ENGINE_POLL_S = 0.1
+POLL_S = 0.1  # between looks at the engine, and at who is left while draining
 KEEP_ALIVE_S = 75
 EXIT_ENGINE_DIED = 1
 SHUTTING_DOWN = "the server is shutting down"
@@ -71,6 +72,8 @@ class _HttpServer(uvicorn.Server):
 class _Life:
     def __init__(self, settings: ServerSettings, load: Load, on_ready: OnReady) -> None:
         self.exit_code = 0
+        self._drain_s = settings.drain_s
+        self._drain_until: float | None = None  # while draining; a time of the event loop
         self._desk = Desk(settings)
         self._load = load
         self._on_ready = on_ready
@@ -92,8 +95,9 @@ class _Life:
         self.new_event_loop = config.get_loop_factory()
 
     async def live(self, sock: socket.socket) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._stop, SHUTTING_DOWN)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._stop, SHUTTING_DOWN)
+        loop.add_signal_handler(signal.SIGTERM, self._terminate)
         http = asyncio.create_task(self._http.serve([sock]))
         model: ServedModel | None = None
         try:
@@ -121,8 +125,23 @@ class _Life:
             if not model.service.alive:
                 self.exit_code = EXIT_ENGINE_DIED
                 self._stop(engine_stopped(model))
+            elif self._is_drained():
+                self._stop(SHUTTING_DOWN)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), ENGINE_POLL_S)
+                await asyncio.wait_for(self._stopping.wait(), POLL_S)
+
+    def _terminate(self) -> None:
+        """Drain first, if that is wanted and anybody is served; said twice, it does not wait."""
+        if not self._drain_s or self._desk.is_idle or self._drain_until is not None:
+            self._stop(SHUTTING_DOWN)
+        else:
+            self._drain_until = asyncio.get_running_loop().time() + self._drain_s
+            self._desk.drain(Overloaded(SHUTTING_DOWN))
+
+    def _is_drained(self) -> bool:
+        if self._drain_until is None:
+            return False
+        return self._desk.is_idle or asyncio.get_running_loop().time() >= self._drain_until
 
     def _stop(self, reason: str) -> None:
         """Begin to end; a second call changes nothing, the deadline is running already."""

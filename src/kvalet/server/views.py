@@ -8,7 +8,10 @@ from kvalet.runtime.messages import SlotView
 from kvalet.server.answers.native import generation_settings
 from kvalet.server.ports import ServedModel
 
-_OURS = ("request_id", "state", "is_preempted", "n_preempt", "n_recompute", "parked_ms")
+_OURS = (
+    *("request_id", "state", "n_cells"),
+    *("is_preempted", "is_held", "preempt_mode", "n_preempt", "n_recompute", "parked_ms"),
+)
 
 
 def slot_view(slot: SlotView, n_ctx: int) -> dict[str, object]:
@@ -20,7 +23,6 @@ def slot_view(slot: SlotView, n_ctx: int) -> dict[str, object]:
         "speculative": False,
         "is_processing": slot.is_processing,
         **{name: fields[name] for name in _OURS},
-        "n_cells": slot.n_cells,
     }
     if slot.sampling is None:
         return view
@@ -45,9 +47,14 @@ def _next_token(slot: SlotView) -> dict[str, object]:
 def props(model: ServedModel, max_new_tokens: int | None) -> dict[str, object]:
     """What a client can know of the server. `max_new_tokens`: of requests that do not say."""
     tokenizer, n_ctx = model.tokenizer, model.service.n_ctx
-    params = generation_settings(SamplingParams(), max_new_tokens, n_ctx)
+    params = {
+        **generation_settings(SamplingParams(), max_new_tokens, n_ctx),
+        "seed": -1,
+        "n_keep": 0,
+        "n_discard": 0,
+    }
     return {
-        "default_generation_settings": {"n_ctx": n_ctx, "params": {**params, "seed": -1}},
+        "default_generation_settings": {"n_ctx": n_ctx, "params": params},
         "total_slots": model.service.num_slots,
         "model_alias": model.name,
         "model_path": model.path,

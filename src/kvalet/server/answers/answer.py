@@ -50,11 +50,12 @@ class Head:
     created: int  # Unix seconds
     model: str
     seed: int
+    num_choices: int  # of each prompt
 
     @classmethod
-    def new(cls, prefix: str, model: str, seed: int) -> Self:
+    def new(cls, prefix: str, model: str, seed: int, num_choices: int) -> Self:
         created = int(datetime.now(UTC).timestamp())
-        return cls(f"{prefix}-{uuid.uuid4().hex}", created, model, seed)
+        return cls(f"{prefix}-{uuid.uuid4().hex}", created, model, seed, num_choices)
 
     def fields(self, kind: str) -> dict[str, object]:
         """The head of an OpenAI object of type `kind`."""
@@ -76,16 +77,19 @@ def finish_reason(finished: Finished) -> str:
     return "stop" if ended else "length"
 
 
-def usage(results: Iterable[Finished]) -> dict[str, object]:
-    """OpenAI's `usage` over all sequences of a request."""
-    all_ = list(results)
-    prompt = sum(result.num_prompt_tokens for result in all_)
-    completion = sum(result.num_tokens for result in all_)
+def usage(results: Sequence[Finished], num_choices: int) -> dict[str, object]:
+    """OpenAI's `usage` over all choices of all prompts, in their order. A prompt counts once,
+    whatever the number of its choices; what the first of them computes is not `cached` for the
+    others."""
+    families = [results[i : i + num_choices] for i in range(0, len(results), num_choices)]
+    prompt = sum(family[0].num_prompt_tokens for family in families)
+    cached = sum(min(result.timings.cache_n for result in family) for family in families)
+    completion = sum(result.num_tokens for result in results)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(r.timings.cache_n for r in all_)},
+        "prompt_tokens_details": {"cached_tokens": cached},
     }
 
 

@@ -60,7 +60,8 @@ class NativeAnswer:
         self._n_ctx = model.service.n_ctx
         self._generations = generations
         self._prompts = [
-            model.tokenizer.decode(generation.prompt, special=True) for generation in generations
+            model.tokenizer.decode(generation.prompt, special=True)
+            for generation in generations[:: head.num_choices]
         ]
         self._stream = stream
         self._return_tokens = return_tokens or stream
@@ -87,7 +88,7 @@ class NativeAnswer:
         return b""
 
     def whole(self, choices: Sequence[Choice]) -> object:
-        """One object, or a list of them where several prompts were given."""
+        """One object, or a list of them where several were asked for."""
         bodies = [
             {
                 **self._final(index, choice, "\n" in choice.text),
@@ -110,7 +111,7 @@ class NativeAnswer:
             "tokens_predicted": finished.num_tokens,
             "tokens_evaluated": finished.num_prompt_tokens,
             "generation_settings": self._settings(index),
-            "prompt": self._prompts[index],
+            "prompt": self._prompts[index // self._head.num_choices],
             "has_new_line": new_line,
             "truncated": finished.truncated,
             "stop_type": _STOP_TYPES[finished.reason],
@@ -125,6 +126,8 @@ class NativeAnswer:
             **generation_settings(generation.sampling, generation.max_new_tokens, self._n_ctx),
             "stop": list(generation.stop),
             "ignore_eos": generation.ignore_eos,
+            "n_keep": generation.n_keep,
+            "n_discard": generation.n_discard,
             "stream": self._stream,
         }
 

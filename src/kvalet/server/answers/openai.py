@@ -33,9 +33,10 @@ class OpenAIAnswer(ABC):
         self._logprobs = logprobs
         self._include_usage = include_usage
         self._seed = head.seed
+        self._num_choices = head.num_choices
         self._whole = head.fields(self.kind)
         self._chunk = head.fields(self.chunk_kind)
-        self._results: list[Finished] = []
+        self._results: dict[int, Finished] = {}
 
     @abstractmethod
     def piece(self, text: str) -> Fields:
@@ -58,7 +59,7 @@ class OpenAIAnswer(ABC):
         return self.opening(index) + sse_data({**self._chunk, "choices": [choice]})
 
     def close(self, index: int, finished: Finished) -> bytes:
-        self._results.append(finished)
+        self._results[index] = finished
         choice = self._choice(index, self.piece(""), (), finish_reason(finished))
         body = {**self._chunk, "choices": [choice], "seed": self._seed}
         return self.opening(index) + sse_data({**body, "timings": timings([finished])})
@@ -66,7 +67,8 @@ class OpenAIAnswer(ABC):
     def end(self) -> bytes:
         if not self._include_usage:
             return DONE
-        return sse_data({**self._chunk, "choices": [], **self._totals(self._results)}) + DONE
+        results = [self._results[index] for index in sorted(self._results)]
+        return sse_data({**self._chunk, "choices": [], **self._totals(results)}) + DONE
 
     def whole(self, choices: Sequence[Choice]) -> object:
         results = [choice.finished for choice in choices]
@@ -79,7 +81,7 @@ class OpenAIAnswer(ABC):
         return {**self._whole, "choices": bodies, "seed": self._seed, **self._totals(results)}
 
     def _totals(self, results: Sequence[Finished]) -> Fields:
-        return {"usage": usage(results), "timings": timings(results)}
+        return {"usage": usage(results, self._num_choices), "timings": timings(results)}
 
     def _choice(
         self, index: int, content: Fields, tokens: Sequence[TokenInfo], reason: str | None

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from kvalet.server.body import read_body
 from kvalet.server.desk import Desk
 from kvalet.server.jobs import BuildJob, chat_job, completion_job, native_job
+from kvalet.server.notices import Cadence
 from kvalet.server.reply import EventStream, whole_reply
 
 
@@ -16,12 +17,14 @@ def router(desk: Desk) -> APIRouter:
     routes = APIRouter()
 
     async def generate(request: Request, build: BuildJob) -> Response:
-        model = desk.model
+        model = desk.serving
         body = await read_body(request, desk.settings.max_body_bytes)
         job = await desk.work(lambda: build(model, desk.defaults, body))
         family = desk.submit(job)
         if job.stream:
-            return EventStream(family, job.answer)
+            server_s = desk.settings.sse_ping_interval_s
+            cadence = Cadence.of(server_s, job.sse_ping_interval_s)
+            return EventStream(family, job.answer, cadence)
         return await whole_reply(family, job.answer, request.receive)
 
     @routes.post("/v1/chat/completions")

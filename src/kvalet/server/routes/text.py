@@ -16,19 +16,19 @@ def router(desk: Desk) -> APIRouter:
 
     @routes.post("/tokenize")
     async def tokenize(request: Request) -> Response:
-        tokenizer = desk.model.tokenizer
+        tokenizer = desk.serving.tokenizer
         body = await read_body(request, desk.settings.max_body_bytes)
         return _json(await desk.work(lambda: _tokenized(tokenizer, body)))
 
     @routes.post("/detokenize")
     async def detokenize(request: Request) -> Response:
-        tokenizer = desk.model.tokenizer
+        tokenizer = desk.serving.tokenizer
         body = await read_body(request, desk.settings.max_body_bytes)
         return _json(await desk.work(lambda: _detokenized(tokenizer, body)))
 
     @routes.post("/apply-template")
     async def apply_template(request: Request) -> Response:
-        model = desk.model
+        model = desk.serving
         body = await read_body(request, desk.settings.max_body_bytes)
         prompt = await desk.work(lambda: render_chat(model, TemplateRequest.parse(body)))
         return _json({"prompt": prompt})

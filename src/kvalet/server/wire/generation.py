@@ -6,7 +6,7 @@ client calls it.
 
 from typing import Annotated
 
-from pydantic import Field, PlainValidator
+from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, field_validator
 
 from kvalet.core.plan import SamplingParams
 from kvalet.server.wire.prompt import Bias, parse_logit_bias, parse_stop
@@ -14,12 +14,21 @@ from kvalet.server.wire.strict import Strict
 
 DEFAULTS = SamplingParams()
 MAX_PROBS = 100
+MAX_CHOICES = 64
+MIN_PING_S = 0.1
 RANDOM_SEEDS = (-1, 2**32 - 1)  # llama.cpp's ways to ask for one
 
 TokenLimit = Annotated[int, Field(ge=-1, le=2**31 - 1)]
 Penalty = Annotated[float, Field(ge=-100, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
 NumProbs = Annotated[int, Field(ge=0, le=MAX_PROBS)]
+NumChoices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
+
+
+def _check_ping(seconds: float) -> float:
+    if not (seconds >= MIN_PING_S or seconds in (0, -1)):
+        raise ValueError(f"expected at least {MIN_PING_S} seconds, or 0 or -1 for none")
+    return seconds
 
 
 class StreamOptions(Strict):
@@ -30,6 +39,11 @@ class GenerationFields(Strict):
     model: str = ""
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
+    sse_ping_interval: Annotated[float, Field(le=1e9), AfterValidator(_check_ping)] | None = None
+
+    n_cmpl: NumChoices | None = None
+    n: NumChoices | None = None
+    best_of: int | None = None
 
     n_predict: TokenLimit | None = None
     max_completion_tokens: TokenLimit | None = None
@@ -52,6 +66,21 @@ class GenerationFields(Strict):
     cache_prompt: bool = True
     id_slot: Annotated[int, Field(ge=-1, le=2**31 - 1)] = -1
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] = 0
+    n_keep: Annotated[int, Field(ge=-1, le=2**31 - 1)] = 0
+    n_discard: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+
+    @field_validator("best_of")
+    @classmethod
+    def _only_as_many_as_returned(cls, number: int, info: ValidationInfo) -> int:
+        asked = info.data.get("n_cmpl") or info.data.get("n") or 1
+        if number != 1 or asked != 1:
+            raise ValueError("choosing among more choices than are returned is not supported")
+        return number
+
+    @property
+    def num_choices(self) -> int:
+        """For each prompt. llama.cpp's precedence of its name over OpenAI's."""
+        return self.n_cmpl or self.n or 1
 
     def max_new_tokens(self, default: int | None) -> int | None:
         """The limit asked for; None: until the context is full. llama.cpp's precedence."""

@@ -26,3 +26,10 @@ class TokenizeRequest(Strict):
 
 class DetokenizeRequest(Strict):
     tokens: list[Annotated[int, Field(ge=0)]]
+
+
+class SlotRequest(Strict):
+    """POST /slots/{id_slot}; the body may be empty."""
+
+    id: str | None = None  # of the response whose slot it is thought to be
+    timeout: Annotated[float, Field(gt=0, le=1e9)] | None = None  # seconds

@@ -42,8 +42,6 @@ _ZERO: tuple[object, ...] = (0,)
 UNSUPPORTED: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         # OpenAI
-        "n": (1,),
-        "best_of": (1,),
         "suffix": ("",),
         "echo": _FALSE,
         "store": _FALSE,
@@ -63,9 +61,6 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "refusal": ("",),
         "annotations": _NO_LIST,
         # llama.cpp
-        "n_cmpl": (1,),
-        "n_keep": _ZERO,
-        "n_discard": _ZERO,
         "n_indent": _ZERO,
         "min_keep": _ZERO,
         "t_max_predict_ms": (0, -1),
@@ -88,7 +83,6 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "return_progress": _FALSE,
         "timings_per_token": _FALSE,
         "verbose": _FALSE,
-        "sse_ping_interval": (-1,),
         "reasoning_format": ("none", "auto"),
         "reasoning_control": _FALSE,
         "reasoning_budget_tokens": (-1,),

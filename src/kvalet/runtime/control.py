@@ -33,5 +33,5 @@ class SlotControl:
         occupant = self.scheduler.occupant(SlotId(slot))
         found = None if occupant is None else occupant.label
         if request_id is not None and request_id != found:
-            raise Conflict(f"slot {slot} is not that of request {request_id}", "request_id")
+            raise Conflict(f"slot {slot} is not that of request {request_id}", "id")
         return SlotId(slot)

@@ -201,13 +201,14 @@ class Preemption:
         is_due = head is not None and self.now - head.waiting_since >= self._config.rotate_s
         if head is None or not is_due or self._transfers.is_in_flight:
             return
-        entry, pace = self._parking.entry(head), self._pace()
-        chosen = rotation.choose(
-            head, self._residents(), lambda seq: self._lets_in(seq, head, entry, pace)
-        )
-        if chosen is not None and self._may_rotate(chosen):
-            self._park(chosen, "rotation")
-            chosen.makes_way = True
+        with self._guard(head):
+            entry, pace = self._parking.entry(head), self._pace()
+            chosen = rotation.choose(
+                head, self._residents(), lambda seq: self._lets_in(seq, head, entry, pace)
+            )
+            if chosen is not None and self._may_rotate(chosen):
+                self._park(chosen, "rotation")
+                chosen.makes_way = True
 
     def _lets_in(self, seq: Sequence, head: Sequence, entry: Entry, pace: Pace) -> bool:
         others = [s for s in self._residents() if s is not seq]

@@ -31,7 +31,7 @@ from kvalet.core.plan import (
     pages_for,
 )
 from kvalet.core.preemption import Preemption
-from kvalet.core.sequence import Move, Sequence, Status
+from kvalet.core.sequence import RUNNING, Move, Sequence, Status
 from kvalet.core.slots import Slots
 from kvalet.core.store import HostStore
 from kvalet.core.transfers import Transfers
@@ -53,7 +53,7 @@ class Scheduler:
         self._transfers = Transfers(self.pool, self.store)
         self._parking = Parking(self.pool, self.store, self._transfers, root)
         self._keeping = Keeping(self.pool, self.store, self._transfers, self._parking)
-        self._guard = Guard(self._fail_planning)
+        self._guard = Guard(self._taking_part, self._fail_planning)
         self._batcher = Batcher(config, self.pool, self._parking, self._guard)
         self._preemption = Preemption(
             config,
@@ -128,8 +128,9 @@ class Scheduler:
         self._keeping.forget_used(now)
         self._charge_shifts()
         self._give_up_restores(now)
-        self._preemption.run(now)
-        self._fail_hopeless()
+        with self._guard():
+            self._preemption.run(now)
+            self._fail_hopeless()
         shifts, copies = self._shift_full()
         grants = tuple(self._grants())
         self._step += 1
@@ -178,10 +179,10 @@ class Scheduler:
 
     def _fail_hopeless(self) -> None:
         """Guard: not even the empty pool holds the head, which S5 makes impossible (SPEC P9)."""
+        if any(change.kind is ChangeKind.FAILED for change in self._changes):
+            return  # it has had no chance yet at what that one gave back
         head = self._preemption.head()
-        is_empty = not self._transfers.is_in_flight and not any(
-            s.is_resident for s in self._active()
-        )
+        is_empty = not self.is_in_flight and not any(s.is_resident for s in self._active())
         if head is not None and is_empty and self._parking.can_restore(head):
             self._fail(head, CONTEXT_EXCEEDED)
 
@@ -270,6 +271,10 @@ class Scheduler:
         seq.finish_reason = reason
         self._end(seq)
         self._changes.append(Change(seq.seq_id, ChangeKind.FINISHED, reason))
+
+    def _taking_part(self) -> list[Sequence]:
+        """Who computes; where nobody does, whoever has a slot."""
+        return self._active(*RUNNING) or self._active()
 
     def _fail_planning(self, seq: Sequence, error: Exception) -> None:
         self._fail(seq, f"planning failed: {type(error).__name__}: {error}", error)

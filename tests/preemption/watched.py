@@ -1,0 +1,99 @@
+"""The real engine, with everything that passes through it kept, and faults put in on request.
+
+What fails or is left out is decided per item by the fake engine's `Faults`, so a test injects the
+same fault into either engine. `tamper` may change a plan on its way in.
+"""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from kvalet.core.plan import (
+    Grant,
+    HostId,
+    Sampled,
+    SeqId,
+    StepOutcome,
+    StepPlan,
+    TransferId,
+    pages_for,
+)
+from kvalet.engine.base import EngineInfo
+from kvalet.engine.fake import Faults
+from kvalet.engine.ggml.engine import GgmlEngine
+
+
+@dataclass
+class WatchedEngine:
+    inner: GgmlEngine
+    faults: Faults = field(default_factory=Faults)
+    tamper: Callable[[StepPlan], StepPlan] = lambda plan: plan
+    plans: list[StepPlan] = field(default_factory=list[StepPlan])
+    drawn: dict[SeqId, list[Sampled]] = field(default_factory=dict[SeqId, list[Sampled]])
+    last_index: dict[SeqId, int] = field(default_factory=dict[SeqId, int])
+    final_kv: dict[SeqId, bytes] = field(default_factory=dict[SeqId, bytes])
+
+    @property
+    def info(self) -> EngineInfo:
+        return self.inner.info
+
+    def execute(self, plan: StepPlan) -> StepOutcome:
+        self.plans.append(plan)
+        error = self.faults.execute(plan)
+        if error is not None:
+            raise error
+        broken = self._broken_copies(plan)
+        not_run = tuple(grant.seq_id for grant in plan.grants if self.faults.no_room(grant))
+        tampered = self.tamper(plan)
+        passed = replace(
+            tampered,
+            grants=tuple(g for g in tampered.grants if g.seq_id not in not_run),
+            transfers=tuple(t for t in plan.transfers if t.transfer_id not in broken),
+        )
+        outcome = self.inner.execute(passed)
+        failed = dict(outcome.failed) | self._failures(passed)
+        sampled = {s: drawn for s, drawn in outcome.sampled.items() if s not in failed}
+        self._keep(passed, sampled)
+        return replace(
+            outcome,
+            sampled=sampled,
+            failed=failed,
+            not_run=not_run,
+            failed_transfers={**outcome.failed_transfers, **broken},
+        )
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def flip(self, host: HostId, offset: int) -> None:
+        """Turn over seven bits of a byte of a page in the host store."""
+        ctypes.c_uint8.from_address(self.inner._host._address(host) + offset).value ^= 0x7F
+
+    @property
+    def peak_pages(self) -> int:
+        """Most pages that took part in one step."""
+        return max(len({page for g in plan.grants for page in g.pages}) for plan in self.plans)
+
+    def _broken_copies(self, plan: StepPlan) -> dict[TransferId, str]:
+        faults = {t.transfer_id: self.faults.transfer(t) for t in plan.transfers}
+        return {transfer: fault for transfer, fault in faults.items() if fault is not None}
+
+    def _failures(self, plan: StepPlan) -> dict[SeqId, str]:
+        faults = {grant.seq_id: self.faults.compute(grant) for grant in plan.grants}
+        return {seq_id: fault for seq_id, fault in faults.items() if fault is not None}
+
+    def _keep(self, plan: StepPlan, sampled: dict[SeqId, Sampled]) -> None:
+        for grant in plan.grants:
+            if grant.seq_id in sampled and grant.draw is not None:
+                self.drawn.setdefault(grant.seq_id, []).append(sampled[grant.seq_id])
+                if grant.draw.index == self.last_index.get(grant.seq_id):
+                    self.final_kv[grant.seq_id] = self._kv(grant)
+
+    def _kv(self, grant: Grant) -> bytes:
+        """Keys and values of all its cells, in position order."""
+        end = grant.start + len(grant.tokens)
+        counts = [min(32, end - 32 * index) for index in range(pages_for(end))]
+        pool = self.inner._runner.pool
+        return b"".join(
+            pool.cells(page, count) for page, count in zip(grant.pages, counts, strict=False)
+        )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -106,23 +107,31 @@ class LiveEdge(Edge):
 
 
 @contextlib.contextmanager
-def live_edge() -> Iterator[LiveEdge]:
-    edge = LiveEdge()
+def live_edge(settings: ServerSettings | None = None) -> Iterator[LiveEdge]:
+    edge = LiveEdge(settings=settings)
+    try:
+        with on_socket(edge) as edge.url:
+            yield edge
+    finally:
+        edge.close()
+
+
+@contextlib.contextmanager
+def on_socket(edge: Edge) -> Iterator[str]:
+    """Serve the app of `edge`; yields its URL."""
     config = uvicorn.Config(
         edge.app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False
     )
     server = uvicorn.Server(config)
     with listen("127.0.0.1", 0) as sock:
-        edge.url = url_of(sock)
         thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
         thread.start()
         try:
             wait_until(lambda: server.started)
-            yield edge
+            yield url_of(sock)
         finally:
             server.should_exit = True
             thread.join(TIMEOUT_S)
-            edge.close()
 
 
 def wait_until(is_so: Callable[[], bool], timeout_s: float = 20.0) -> None:
@@ -130,3 +139,56 @@ def wait_until(is_so: Callable[[], bool], timeout_s: float = 20.0) -> None:
     while not is_so():
         assert time.monotonic() < deadline, "it did not come about in time"
         time.sleep(0.005)
+
+
+class RawStream:
+    """A response as it comes over the socket: its head, and its body without the chunk lengths."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._raw = b""
+        self.head = b""
+
+    def read_until(self, mark: bytes) -> bytes:
+        """The body so far, once it holds `mark`."""
+        while mark not in (body := self._body()[0]):
+            self._receive()
+        return body
+
+    def read_to_end(self) -> bytes:
+        """The whole of a chunked body."""
+        while not self._body()[1]:
+            self._receive()
+        return self._body()[0]
+
+    def _receive(self) -> None:
+        received = self._sock.recv(65536)
+        assert received, self._raw
+        self._raw += received
+        if not self.head and b"\r\n\r\n" in self._raw:
+            self.head, _, self._raw = self._raw.partition(b"\r\n\r\n")
+
+    def _body(self) -> tuple[bytes, bool]:
+        """What has come of it, and whether that is all."""
+        if not self.head:
+            return b"", False
+        if b"chunked" not in self.head:
+            return self._raw, False
+        body, rest = b"", self._raw
+        while b"\r\n" in rest:
+            length, _, rest = rest.partition(b"\r\n")
+            size = int(length, 16)
+            if size == 0:
+                return body, True
+            body, rest = body + rest[:size], rest[size + 2 :]
+        return body, False
+
+
+@contextlib.contextmanager
+def raw_request(url: str, path: str, body: Mapping[str, object]) -> Iterator[RawStream]:
+    host, port = url.removeprefix("http://").split(":")
+    payload = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=20) as sock:
+        sock.sendall(head.encode() + payload)
+        yield RawStream(sock)

@@ -1,17 +1,19 @@
-"""A server process over the fake service: `python -m tests.server.main HOW PORT`, for signals."""
+"""A server process over the fake service, for signals: `python -m tests.server.main HOW PORT
+DRAIN_SECONDS`."""
 
+import itertools
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from typing_extensions import override
 
 from kvalet.core.plan import SeqId
-from kvalet.runtime.messages import Delta, Generation, Sink
+from kvalet.runtime.messages import Delta, Event, Generation, Sink
 from kvalet.server.desk import ServerSettings
 from kvalet.server.ports import ServedModel
 from kvalet.server.run import run
-from tests.server.fakes import FakeService, endless, make_model, plays
+from tests.server.fakes import FakeService, endless, finished, make_model, plays
 
 
 class HangingService(FakeService):
@@ -36,8 +38,21 @@ def load_for_ever() -> FakeService:
     return FakeService()
 
 
+def speaks_until_asked() -> FakeService:
+    """Its sequences end when somebody asks for something to be done with a slot."""
+    service = FakeService()
+
+    def script(generation: Generation) -> Iterator[Sequence[Event]]:
+        yield from itertools.takewhile(lambda batch: not service.asked, endless(generation))
+        yield [finished(generation, 1)]
+
+    service.script = script
+    return service
+
+
 SERVICES: Mapping[str, Callable[[], FakeService]] = {
     "well": lambda: FakeService(script=endless),
+    "until asked": speaks_until_asked,
     "flood": lambda: FakeService(script=plays(*[[Delta("x" * 10_000, ())]] * 2000)),
     "hanging": lambda: HangingService(script=endless),
     "dying": lambda: DyingService(script=endless),
@@ -45,7 +60,7 @@ SERVICES: Mapping[str, Callable[[], FakeService]] = {
 }
 
 
-def main(how: str, port: int) -> int:
+def main(how: str, port: int, drain_s: float) -> int:
     def load() -> ServedModel:
         return make_model(SERVICES[how](), template=True, add_bos=True, props={})
 
@@ -53,8 +68,8 @@ def main(how: str, port: int) -> int:
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()
 
-    return run(ServerSettings(port=port), load, on_ready)
+    return run(ServerSettings(port=port, drain_s=drain_s), load, on_ready)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))

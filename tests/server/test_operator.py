@@ -80,10 +80,13 @@ def test_models(edge: Edge) -> None:
 def test_slots(edge: Edge) -> None:
     busy, idle = edge.get("/slots").json()
     assert (busy["id"], busy["is_processing"], busy["state"]) == (0, True, "decode")
-    assert busy["n_cells"] == 32
+    assert (busy["n_cells"], busy["request_id"]) == (32, "cmpl-1")
+    assert (busy["is_preempted"], busy["preempt_mode"], busy["is_held"]) == (True, "swap", True)
     assert busy["next_token"] == [{"has_next_token": True, "n_remain": 15, "n_decoded": 5}]
-    assert (busy["params"]["seed"], busy["n_preempt"], busy["parked_ms"]) == (7, 3, 12.5)
+    assert busy["params"]["seed"] == 7
+    assert (busy["n_preempt"], busy["n_recompute"], busy["parked_ms"]) == (3, 0, 12.5)
     assert (idle["id"], idle["is_processing"]) == (1, False)
+    assert (idle["is_preempted"], idle["preempt_mode"], idle["n_cells"]) == (False, None, 0)
     assert "params" not in idle
     assert edge.get("/slots?fail_on_no_slot=1").status_code == 200
 
@@ -101,6 +104,30 @@ def test_metrics_have_llamacpps_names_and_types(edge: Edge) -> None:
     assert values["llamacpp:novel"] == 1
     assert families["llamacpp:prompt_tokens"].type == "counter"
     assert families["llamacpp:requests_processing"].type == "gauge"
+
+
+def test_histograms_are_cumulative(edge: Edge) -> None:
+    lines = [line for line in edge.get("/metrics").text.splitlines() if "parked_seconds" in line]
+    assert lines[1:] == [
+        "# TYPE llamacpp:parked_seconds histogram",
+        'llamacpp:parked_seconds_bucket{le="0.5"} 1.0',
+        'llamacpp:parked_seconds_bucket{le="1"} 1.0',
+        'llamacpp:parked_seconds_bucket{le="2.5"} 4.0',
+        'llamacpp:parked_seconds_bucket{le="+Inf"} 6.0',
+        "llamacpp:parked_seconds_count 6.0",
+        "llamacpp:parked_seconds_sum 12.25",
+    ]
+
+
+def test_while_draining_operators_see_and_nothing_begins(edge: Edge) -> None:
+    edge.desk.drain(Overloaded("the server is shutting down"))
+    for path in ("/slots", "/metrics", "/props", "/v1/models"):
+        assert edge.get(path).status_code == 200
+    assert edge.post("/slots/0?action=resume", {}).status_code == 200
+    assert edge.get("/health").status_code == 503
+    for path in ("/v1/completions", "/completion", "/tokenize"):
+        error = edge.error(path, {"prompt": "x"}, 503)
+        assert error["message"] == "the server is shutting down"
 
 
 @pytest.mark.parametrize(

@@ -4,52 +4,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from kvalet.core.config import SchedulerConfig
-from kvalet.engine.fake import FakeEngine
-from kvalet.model.chat_template import ChatTemplate
-from kvalet.runtime.service import Service
-from kvalet.runtime.stream import Vocabulary
-from kvalet.server.app import create_app
-from kvalet.server.desk import Desk, ServerSettings
-from kvalet.server.ports import ServedModel
-from tests.server.edge import Edge
-from tests.server.fakes import EOS, ByteTokenizer, FakeService
+from tests.server.real import RealEdge, real_edge
 
 LONG = {"max_tokens": 150, "temperature": 0, "ignore_eos": True}
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "ignore_eos": True}
 
 
-class RealEdge(Edge):
-    """Two slots in a pool of eight pages: two long requests do not fit together."""
-
-    def __init__(self) -> None:
-        super().__init__(FakeService())
-        tokenizer = ByteTokenizer()
-        self.real = Service(
-            FakeEngine(num_pages=8, num_vocab=tokenizer.num_vocab),
-            SchedulerConfig(num_slots=2, n_ctx=256, max_queue=1),
-            Vocabulary(tokenizer.token_bytes, frozenset({EOS})),
-            check_every_step=True,
-        )
-        self.real.start()
-        template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
-        self.desk = Desk(ServerSettings())
-        self.desk.open(ServedModel("real", "", self.real, tokenizer, template))
-        self.app = create_app(self.desk)
-
-    def metrics(self) -> dict[str, float]:
-        families = text_string_to_metric_families(self.get("/metrics").text)
-        return {sample.name: sample.value for family in families for sample in family.samples}
-
-
 @pytest.fixture
 def real() -> Iterator[RealEdge]:
-    edge = RealEdge()
-    yield edge
-    edge.real.close()
-    edge.close()
+    with real_edge() as edge:
+        yield edge
 
 
 def test_streamed_and_whole_say_the_same(real: RealEdge) -> None:

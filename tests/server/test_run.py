@@ -25,8 +25,8 @@ LIMIT_S = 3.0  # two seconds are promised; the third is for a busy machine
 
 
 @contextmanager
-def server(how: str, port: int = 0) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.server.main", how, str(port)]
+def server(how: str, port: int = 0, drain_s: float = 0) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.server.main", how, str(port), str(drain_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -82,6 +82,45 @@ def test_a_signal_ends_everything_with_a_message(number: signal.Signals) -> None
     assert took < LIMIT_S
 
 
+def test_draining_lets_chats_end_and_begins_nothing_new() -> None:
+    with server("until asked", drain_s=60) as process:
+        url = url_of(process)
+        with open_stream(url) as lines:
+            process.send_signal(signal.SIGTERM)
+            wait_until(lambda: httpx.get(f"{url}/health").status_code == 503)
+            refused = httpx.post(f"{url}/v1/completions", json=STREAM, timeout=20)
+            assert refused.status_code == 503
+            assert refused.headers["retry-after"]
+            assert "requests_processing 1.0" in httpx.get(f"{url}/metrics").text
+            assert httpx.post(f"{url}/slots/0?action=resume").status_code == 200
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+        process.wait(20)
+    assert process.returncode == 0
+
+
+def test_draining_takes_no_longer_than_it_may() -> None:
+    with server("well", drain_s=0.5) as process:
+        url = url_of(process)
+        with open_stream(url) as lines:
+            took = stop(process, signal.SIGTERM)
+            last = [line for line in lines if line][-1]
+    assert "shutting down" in json.loads(last.removeprefix("data: "))["error"]["message"]
+    assert process.returncode == 0
+    assert 0.5 <= took < 0.5 + LIMIT_S
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_does_not_wait(second: signal.Signals) -> None:
+    with server("well", drain_s=60) as process:
+        url = url_of(process)
+        with open_stream(url):
+            process.send_signal(signal.SIGTERM)
+            wait_until(lambda: httpx.get(f"{url}/health").status_code == 503)
+            took = stop(process, second)
+    assert process.returncode == 0
+    assert took < LIMIT_S
+
+
 def test_neither_slow_clients_nor_more_signals_hold_it_up() -> None:
     with server("flood") as process:
         host, port = url_of(process).removeprefix("http://").split(":")
@@ -107,7 +146,7 @@ def test_an_engine_that_hangs_is_left_behind() -> None:
 
 def test_while_loading_it_answers_503_and_can_be_stopped() -> None:
     port = free_port()
-    with server("loading", port) as process:
+    with server("loading", port, drain_s=60) as process:
         response = first_answer(f"http://127.0.0.1:{port}/health")
         assert response.status_code == 503
         assert response.json()["error"]["message"] == "Loading model"

@@ -53,7 +53,6 @@ class Notices:
         """Something went out."""
         self._silent_since = now
 
-    @property
     def next_at(self) -> float | None:
         """When something is due if nothing happens before."""
         times = [*self._away.values()]

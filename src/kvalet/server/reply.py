@@ -39,7 +39,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with self._family.attended(receive):
-                arrived = await self._family.take(self._notices.next_at)
+                arrived = await self._family.take(self._notices.next_at())
                 if (refusal := _refusal(arrived)) is not None:
                     await describe(refusal).response()(scope, receive, send)
                 else:
@@ -56,7 +56,7 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": body, "more_body": more})
             if not more:
                 return
-            arrived = await self._family.take(self._notices.next_at)
+            arrived = await self._family.take(self._notices.next_at())
 
     def _body(self, arrived: list[Arrival], now: float) -> bytes:
         """What has happened, and the comments that are due."""

@@ -1,0 +1,175 @@
+"""The preemption flags: their variables, limits and refusals, and what the scheduler is told."""
+
+import argparse
+import re
+
+import pytest
+
+from kvalet.config import ServeConfig, add_flags, knobs, load, settings
+from kvalet.core.config import SchedulerConfig
+from kvalet.engine.base import EngineInfo
+from kvalet.errors import ConfigError
+from kvalet.serve import context, props, scheduler_config, server_settings
+
+PAGE_BYTES = 737_280  # SmolLM2's
+
+
+def parse(*args: str) -> ServeConfig:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    return load(vars(parser.parse_args(args)), {})
+
+
+def scheduling(*args: str) -> SchedulerConfig:
+    return scheduler_config(parse(*args), 2048, PAGE_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("env", "text", "field", "value"),
+    [
+        ("LLAMA_ARG_PREEMPT", "0", "preempt", False),
+        ("LLAMA_ARG_PREEMPT", "disabled", "preempt", False),
+        ("LLAMA_ARG_PREEMPT", "Enabled", "preempt", True),
+        ("LLAMA_ARG_PREEMPT_RAM", "-1", "preempt_ram", -1),
+        ("LLAMA_SERVER_PREEMPT_POLICY", "largest", "preempt_policy", "largest"),
+        ("LLAMA_SERVER_PREEMPT_TRIGGER", "watermark", "preempt_trigger", "watermark"),
+        ("LLAMA_SERVER_PREEMPT_HIGH", "90", "preempt_high", 90),
+        ("LLAMA_SERVER_PREEMPT_LOW", "50", "preempt_low", 50),
+        ("LLAMA_SERVER_PREEMPT_RESUME", "pass", "preempt_resume", "pass"),
+        ("LLAMA_SERVER_PREEMPT_STARVED", "5", "preempt_starved", 5),
+        ("LLAMA_SERVER_PREEMPT_ROTATE", "0.5", "preempt_rotate", 0.5),
+        ("LLAMA_SERVER_PREEMPT_EVERY", "8", "preempt_every", 8),
+        ("LLAMA_SERVER_PREEMPT_PLANNER", "off", "preempt_planner", False),
+        ("LLAMA_SERVER_PREFILL_STRETCH", "1.5", "prefill_stretch", 1.5),
+        ("LLAMA_ARG_CONTEXT_SHIFT", "true", "context_shift", True),
+        ("LLAMA_SERVER_PARK_TIMEOUT", "10", "park_timeout", 10.0),
+        ("LLAMA_ARG_SSE_PING_INTERVAL", "-1", "sse_ping_interval", -1),
+        ("LLAMA_SERVER_DRAIN_SECONDS", "2", "drain_seconds", 2.0),
+    ],
+)
+def test_variables(env: str, text: str, field: str, value: object) -> None:
+    assert getattr(load({}, {env: text}), field) == value
+    with pytest.raises(ConfigError, match=f"^{env}: expected [^\\n]+ not 'x y'$"):
+        load({}, {env: "x y"})
+
+
+def test_defaults_are_the_specs() -> None:
+    config = parse()
+    assert (config.preempt, config.preempt_ram, config.preempt_resume) == (True, 8192, "head")
+    assert (config.preempt_trigger, config.preempt_high, config.preempt_low) == (
+        "lookahead",
+        94,
+        80,
+    )
+    assert (config.preempt_starved, config.preempt_rotate, config.prefill_stretch) == (3, 2.0, 2.0)
+    assert (config.context_shift, config.park_timeout, config.drain_seconds) == (False, 300.0, 0.0)
+    assert config.sse_ping_interval == 30
+
+
+def test_a_switch_has_two_flags_and_the_last_one_counts() -> None:
+    assert parse("--no-preempt").preempt is False
+    assert parse("--no-preempt", "--preempt").preempt is True
+    assert parse("--context-shift").context_shift is True
+    assert parse("--context-shift", "--no-context-shift").context_shift is False
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (("--preempt-policy", "fastest"), "smallest, largest, youngest or oldest"),
+        (("--preempt-trigger", "luck"), "lookahead or watermark"),
+        (("--preempt-resume", "tail"), "head or pass"),
+        (("--preempt-ram", "-2"), "an integer of at least -1"),
+        (("--preempt-ram", "1.5"), "an integer of at least -1"),
+        (("--preempt-high", "101"), "an integer from 1 to 100"),
+        (("--preempt-starved", "0"), "an integer of at least 1"),
+        (("--preempt-rotate", "-1"), "a number of at least 0"),
+        (("--preempt-rotate", "inf"), "a number of at least 0"),
+        (("--prefill-stretch", "0.9"), "a number of at least 1"),
+        (("--sse-ping-interval", "-2"), "an integer of at least -1"),
+    ],
+)
+def test_what_cannot_be_honoured_is_one_line(args: tuple[str, str], complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(*args)
+    assert str(caught.value) == f"{args[0]}: expected {complaint}, not {args[1]!r}"
+
+
+def test_watermarks_must_be_apart() -> None:
+    with pytest.raises(ConfigError, match="--preempt-low 80 must be below --preempt-high 70"):
+        parse("--preempt-high", "70")
+
+
+@pytest.mark.parametrize(
+    ("given", "pages"), [("-1", None), ("0", 0), ("1", 1), ("150", 213), ("8192", 11650)]
+)
+def test_the_budget_in_pages(given: str, pages: int | None) -> None:
+    assert scheduling("--preempt-ram", given).host_budget_pages == pages
+
+
+def test_the_scheduler_is_told() -> None:
+    told = scheduling(
+        *("-np", "3", "--no-preempt", "--preempt-policy", "oldest", "--preempt-resume", "pass"),
+        *("--preempt-trigger", "watermark", "--preempt-high", "70", "--preempt-low", "40"),
+        *("--preempt-starved", "9", "--preempt-rotate", "7", "--prefill-stretch", "3"),
+        *("--context-shift", "--preempt-ram", "-1", "-b", "2"),
+    )
+    assert told == SchedulerConfig(
+        num_slots=3,
+        n_ctx=2048,
+        batch_size=3,
+        preempt=False,
+        victim_policy="oldest",
+        entry_order="pass",
+        trigger="watermark",
+        high_percent=70,
+        low_percent=40,
+        starved_after=9,
+        rotate_s=7.0,
+        prefill_stretch=3.0,
+        context_shift=True,
+    )
+
+
+def test_props_tell_policy_and_budget() -> None:
+    info = EngineInfo(64, PAGE_BYTES, 100, 512, b"")
+    preemption = props(info, scheduling("--preempt-ram", "1", "--preempt-trigger", "watermark"))[
+        "preemption"
+    ]
+    assert isinstance(preemption, dict)
+    assert preemption["policy"] == "youngest"
+    assert (preemption["trigger"], preemption["resume"]) == ("watermark", "head")
+    assert preemption["host_budget_bytes"] == PAGE_BYTES
+
+
+def test_a_context_that_cannot_shift() -> None:
+    assert context(parse("--context-shift", "-c", "64"), 8192) == 64
+    for args in (("-c", "63"), ("-c", "0"), ()):
+        with pytest.raises(ConfigError, match="--context-shift needs a --ctx-size of at least 64"):
+            context(parse("--context-shift", *args), n_ctx_train=32)
+
+
+def test_the_server_is_told() -> None:
+    told = server_settings(
+        parse("--park-timeout", "9", "--drain-seconds", "4", "--sse-ping-interval", "0")
+    )
+    assert (told.park_timeout_s, told.drain_s, told.sse_ping_interval_s) == (9.0, 4.0, 0)
+
+
+def test_knobs_that_are_set() -> None:
+    environ = {"LLAMA_SERVER_PREEMPT_EVERY": "8", "LLAMA_SERVER_PREEMPT_PLANNER": "off"}
+    assert knobs(load({}, environ)) == [
+        "LLAMA_SERVER_PREEMPT_EVERY=8",
+        "LLAMA_SERVER_PREEMPT_PLANNER=off",
+    ]
+    assert knobs(load({}, {"LLAMA_SERVER_PREEMPT_PLANNER": "on"})) == []
+
+
+def test_help_tells_every_flag_its_default_and_variable() -> None:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    shown = re.sub(r"\s+", " ", parser.format_help())
+    for _, setting in settings():
+        if setting.flags:
+            assert ", ".join(setting.flags[-1:]) in shown
+            assert f"(default: {setting.default}; env {setting.env})" in shown

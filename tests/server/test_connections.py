@@ -3,7 +3,7 @@
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import openai
@@ -11,9 +11,9 @@ import pytest
 
 from kvalet.core.plan import FinishReason
 from kvalet.errors import Overloaded
-from kvalet.runtime.messages import Delta
+from kvalet.runtime.messages import Delta, Event, Generation, Preempted, Resumed
 from tests.server.edge import LiveEdge, live_edge, wait_until
-from tests.server.fakes import by_prompt, endless, plays, says, silent
+from tests.server.fakes import Script, by_choice, by_prompt, endless, plays, says, silent
 
 PROMPTS: dict[str, object] = {"prompt": ["a", "b"], "max_tokens": None}
 
@@ -147,6 +147,28 @@ def test_openais_client_completes(live: LiveEdge, client: openai.OpenAI) -> None
     assert answer.choices[0].logprobs is not None
     assert answer.choices[0].logprobs.tokens == list("hell")
     assert [model.id for model in client.models.list()] == ["tiny"]
+
+
+def parked_then(text: str) -> Script:
+    """Clients see its notices as comments, which they pass over."""
+
+    def script(generation: Generation) -> Iterator[Sequence[Event]]:
+        yield from ([Preempted()], [], [], [Resumed()])
+        yield from says(text)(generation)
+
+    return script
+
+
+def test_openais_client_gets_its_choices(live: LiveEdge, client: openai.OpenAI) -> None:
+    live.says(by_choice(says("one"), parked_then("two"), says("three")))
+    chunks = client.chat.completions.create(
+        model="any", messages=[{"role": "user", "content": "hi"}], n=3, stream=True
+    )
+    texts = ["", "", ""]
+    for chunk in chunks:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+    assert texts == ["one", "two", "three"]
 
 
 def test_openais_client_understands_our_errors(live: LiveEdge, client: openai.OpenAI) -> None:

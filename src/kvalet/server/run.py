@@ -34,6 +34,7 @@ SLOW_CLIENTS_S = 0.5  # what clients get to read their last event
 POLL_S = 0.1  # between looks at the engine, and at who is left while draining
 KEEP_ALIVE_S = 75
 EXIT_ENGINE_DIED = 1
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SHUTTING_DOWN = "the server is shutting down"
 
 T = TypeVar("T")
@@ -43,7 +44,8 @@ OnReady = Callable[[str], None]
 
 
 def run(settings: ServerSettings, load: Load, on_ready: OnReady) -> int:
-    """Serve until a signal; returns the exit code. Call it on the main thread.
+    """Serve until a signal; returns the exit code, and further signals are ignored. Call it on the
+    main thread.
 
     `load` runs on a thread of its own. `on_ready` gets the URL once requests are served. Raises
     ConfigError if the address cannot be listened on, before anything is loaded, and whatever
@@ -53,7 +55,9 @@ def run(settings: ServerSettings, load: Load, on_ready: OnReady) -> int:
         life = _Life(settings, load, on_ready)
         with asyncio.Runner(loop_factory=life.new_event_loop) as runner:
             runner.run(life.live(sock))
-        return life.exit_code
+    for number in STOP_SIGNALS:  # the process is ending: one more changes nothing
+        signal.signal(number, signal.SIG_IGN)
+    return life.exit_code
 
 
 class _HttpServer(uvicorn.Server):

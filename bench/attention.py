@@ -9,10 +9,10 @@ import sys
 import time
 from dataclasses import dataclass
 
+from kvalet.engine import native  # isort: skip  (first: it sets how ggml's threads wait)
+
 import ggml
 import numpy as np
-
-from kvalet.engine import native
 
 NUM_LAYERS, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 30, 9, 3, 64
 NUM_PAGES = 256

@@ -30,7 +30,7 @@ check: setup  ## formatting, lint, types, import rules, generated documents
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy src tests docs bench
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python docs/generate.py --check
 
 fmt: setup  ## format, and mend what ruff can mend

@@ -76,6 +76,13 @@ def _switch(text: str) -> bool:
     return words[text.lower()]
 
 
+def _exactness(text: str) -> str:
+    mode = {"1": "on", "0": "off"}.get(text, text)
+    if mode not in ("auto", "on", "off"):
+        raise ValueError("auto, on or off")
+    return mode
+
+
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
     """How a server runs. Names, variables and defaults are llama.cpp's where it has them."""
@@ -181,6 +188,15 @@ class ServeConfig:
         metavar="KEY",
         shown="none",
         about="what clients must send as `Authorization: Bearer KEY`",
+    )
+    exact: str = _setting(
+        "auto",
+        "--exact",
+        env="LLAMA_EXACT_CONCURRENCY",
+        parse=_exactness,
+        metavar="MODE",
+        about="whether text may depend on who else is served: `auto` says at load what is proven "
+        "of this machine, `on` refuses to start unless everything is, `off` asks nothing",
     )
     check: bool = _setting(
         False,

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import platformdirs
 from rich.console import Console
 from rich.markup import escape
 
@@ -18,6 +19,7 @@ from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import PAGE_CELLS, pages_for
 from kvalet.engine.base import EngineInfo
 from kvalet.engine.ggml.engine import load_engine
+from kvalet.errors import ConfigError
 from kvalet.model import sources
 from kvalet.model.chat_template import ChatTemplate
 from kvalet.model.gguf import GGUFFile
@@ -30,6 +32,9 @@ from kvalet.server.run import run as run_server
 
 # The engine thread waits at most this long for Python code of another one (docs/adr/0005).
 SWITCH_INTERVAL_S = 2e-4
+
+# How long the exactness probe may take; what it finds is kept for the next start.
+PROBE_S = {"auto": 0.3, "on": math.inf, "off": 0.0}
 
 
 def run(config: ServeConfig) -> int:
@@ -95,7 +100,11 @@ def _start_engine(
         max_step_tokens=batch_size,
         max_seqs=config.parallel,
         poison=config.check,
+        probe_s=PROBE_S[config.exact],
+        cache_dir=platformdirs.user_cache_path("kvalet", appauthor=False) / "facts",
     )
+    if config.exact == "on":
+        _require_exact(engine.info)
     scheduling = SchedulerConfig(
         num_slots=config.parallel,
         n_ctx=n_ctx,
@@ -107,6 +116,17 @@ def _start_engine(
     service = Service(engine, scheduling, vocabulary, check_every_step=config.check)
     service.start()
     return service, engine.info
+
+
+def _require_exact(info: EngineInfo) -> None:
+    """Raises ConfigError naming the widths at which this machine computes other bits."""
+    report = info.report["exactness"]
+    differ = report["differ"] if isinstance(report, dict) else []
+    if differ:
+        raise ConfigError(
+            f"--exact on: {info.report['device']} computes other bits in steps of "
+            f"{', '.join(differ)} with these weights; --exact auto serves all the same"
+        )
 
 
 def _context(wanted: int | None, n_ctx_train: int) -> int:

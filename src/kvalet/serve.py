@@ -52,19 +52,23 @@ def run(config: ServeConfig) -> int:
         api_keys=(config.api_key,) if config.api_key else (),
         max_new_tokens=config.predict,
     )
-    served: list[ServedModel] = []
+    facts: list[str] = []
 
     def load() -> ServedModel:
-        served.append(load_model(config, path))
-        return served[0]
+        model, info = load_model(config, path)
+        facts.extend(_facts(model, info))
+        if config.exact != "off":
+            facts.append(_exactness(info))
+        return model
 
     def announce(url: str) -> None:
-        console.print(*_announcement(served[0], url, config), sep="\n")
+        listening = f"listening on [bold]{escape(url)}[/], Ctrl-C stops\n"
+        console.print(*facts, listening, *_curl(url, config), sep="\n")
 
     return run_server(settings, load, announce)
 
 
-def load_model(config: ServeConfig, path: Path) -> ServedModel:
+def load_model(config: ServeConfig, path: Path) -> tuple[ServedModel, EngineInfo]:
     """Everything that serves the model of a file, its engine thread running."""
     with GGUFFile.open(path) as file:
         tokenizer = Tokenizer.from_gguf(file)
@@ -74,7 +78,7 @@ def load_model(config: ServeConfig, path: Path) -> ServedModel:
         n_embd = file.integer(f"{architecture}.embedding_length")
         n_params = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
     service, info = _start_engine(config, path, n_ctx_train, tokenizer)
-    return ServedModel(
+    model = ServedModel(
         name=config.alias or path.stem,
         path=str(path),
         service=service,
@@ -86,6 +90,7 @@ def load_model(config: ServeConfig, path: Path) -> ServedModel:
         size_bytes=path.stat().st_size,
         props=_props(info),
     )
+    return model, info
 
 
 def _start_engine(
@@ -120,13 +125,17 @@ def _start_engine(
 
 def _require_exact(info: EngineInfo) -> None:
     """Raises ConfigError naming the widths at which this machine computes other bits."""
-    report = info.report["exactness"]
-    differ = report["differ"] if isinstance(report, dict) else []
-    if differ:
+    if differ := _widths(info, "differ"):
         raise ConfigError(
             f"--exact on: {info.report['device']} computes other bits in steps of "
             f"{', '.join(differ)} with these weights; --exact auto serves all the same"
         )
+
+
+def _widths(info: EngineInfo, verdict: str) -> list[str]:
+    """What the exactness probe found `same`, `differ` or `unproven`, as it names them."""
+    report = info.report["exactness"]
+    return list(report[verdict]) if isinstance(report, dict) else []
 
 
 def _context(wanted: int | None, n_ctx_train: int) -> int:
@@ -146,25 +155,36 @@ def _props(info: EngineInfo) -> dict[str, object]:
     return {"pool": pool, "engine": dict(info.report)}
 
 
-def _announcement(model: ServedModel, url: str, config: ServeConfig) -> Iterator[str]:
-    service = model.service
-    num_pages = pages_for(service.n_ctx)
+def _facts(model: ServedModel, info: EngineInfo) -> Iterator[str]:
+    """What runs, in a few lines for whoever started it."""
+    report, service = info.report, model.service
+    cells, pool_bytes = info.num_pages * PAGE_CELLS, info.num_pages * info.page_bytes
     yield (
         f"[bold]{escape(model.name)}[/], {model.n_params / 1e6:,.0f} million parameters, "
         f"{model.size_bytes / 2**20:,.0f} MiB"
     )
-    yield f"{service.num_slots} slots share a pool of {num_pages * PAGE_CELLS:,} KV cells"
-    yield f"listening on [bold]{escape(url)}[/], Ctrl-C stops"
-    yield ""
-    yield from _curl(url, is_chat=model.template is not None, needs_key=config.api_key is not None)
+    yield f"{report['device']}, {report['native']} kernels, threads: {report['threads']}"
+    yield (
+        f"{service.num_slots} slots share a pool of {cells:,} KV cells, "
+        f"{pool_bytes / 2**20:,.0f} MiB"
+    )
+    if service.n_ctx > model.n_ctx_train:
+        yield f"[yellow]the model was trained for a context of {model.n_ctx_train:,} tokens[/]"
 
 
-def _curl(url: str, *, is_chat: bool, needs_key: bool) -> Iterator[str]:
+def _exactness(info: EngineInfo) -> str:
+    """What the probe found, in a line."""
+    if differ := _widths(info, "differ"):
+        return f"[yellow]not exact: other bits in steps of {', '.join(differ)}[/]"
+    if unproven := _widths(info, "unproven"):
+        num_same = len(_widths(info, "same"))
+        return f"exact at {num_same} widths of a step; not tried yet: {', '.join(unproven)}"
+    return "exact: a token's bits do not depend on who else is served"
+
+
+def _curl(url: str, config: ServeConfig) -> Iterator[str]:
     """A request to try, as a shell command."""
-    path, body = "completions", '"prompt": "The capital of France is", "max_tokens": 20'
-    if is_chat:
-        path, body = "chat/completions", '"messages": [{"role": "user", "content": "Hello!"}]'
-    yield f"  curl {escape(url)}/v1/{path} -H 'Content-Type: application/json' \\\\"
-    if needs_key:
-        yield "    -H 'Authorization: Bearer '$LLAMA_API_KEY \\\\"
-    yield f"    -d '{{{body}}}'"
+    yield f"  curl {escape(url)}/v1/chat/completions -H 'Content-Type: application/json' \\"
+    if config.api_key:
+        yield '    -H "Authorization: Bearer $LLAMA_API_KEY" \\'
+    yield """    -d '{"messages": [{"role": "user", "content": "Hello!"}]}'"""

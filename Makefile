@@ -5,8 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
-SOURCES := pyproject.toml $(wildcard CMakeLists.txt src/kvalet/native/CMakeLists.txt \
-	src/kvalet/native/*.[ch] src/kvalet/native/*/*.[ch])
+SOURCES := $(wildcard CMakeLists.txt src/kvalet/native/*.[ch])
 READY := $(VENV)/.ready
 MODEL := $(VENV)/.model
 
@@ -31,7 +30,7 @@ check: setup  ## formatting, lint, types, import rules, generated documents
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy src tests docs bench
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python docs/generate.py --check
 
 fmt: setup  ## format, and mend what ruff can mend
@@ -53,11 +52,12 @@ $(VENV)/.venv:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(READY): $(VENV)/.venv $(SOURCES)
-	@echo "Installing into $(VENV); the first time ggml is compiled, which takes about a minute."
-	@$(PIP) --editable '.[dev]'
+# When only C sources changed, nothing but the kernels is built again.
+$(READY): $(VENV)/.venv pyproject.toml $(SOURCES)
+	@$(if $(filter pyproject.toml,$?),echo "Installing into $(VENV); compiling ggml takes a minute or two.",echo "Building the kernels.")
+	@$(PIP) $(if $(filter pyproject.toml,$?),,--no-deps) --editable '.[dev]'
 	@touch $@
 
-$(MODEL): $(READY)
-	@$(BIN)/kvalet pull smollm2-135m
+$(MODEL): | $(READY)
+	@$(BIN)/kvalet pull smollm2-135m >/dev/null
 	@touch $@

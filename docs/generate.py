@@ -8,8 +8,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from kvalet.config import settings
+from kvalet.core.config import SchedulerConfig
+from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import TRANSITIONS, Status
+from kvalet.runtime.durations import Durations
+from kvalet.runtime.snapshot import Snapshots
+from kvalet.runtime.totals import Totals
+from kvalet.server.metrics import render_metrics
 from kvalet.settings import Setting
 
 FOLDER = Path(__file__).parent / "reference"
@@ -62,7 +70,28 @@ def _states() -> Iterator[str]:
     yield ""
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"flags.md": flags, "states.md": states}
+def metrics() -> str:
+    return "\n".join(_metrics())
+
+
+def _metrics() -> Iterator[str]:
+    scheduler = Scheduler(SchedulerConfig(num_slots=1, n_ctx=32), num_pages=1, root=b"")
+    snapshots = Snapshots(scheduler, Totals(), Durations(), 0, parked_s=lambda seq_id: 0.0)
+    idle = snapshots.take()
+    yield "# `/metrics`\n"
+    yield "| name | type | meaning |"
+    yield "|---|---|---|"
+    for family in text_string_to_metric_families(render_metrics(idle).decode()):
+        suffix = "_total" if family.type == "counter" else ""
+        yield f"| `{family.name}{suffix}` | {family.type} | {family.documentation} |"
+    yield ""
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "flags.md": flags,
+    "metrics.md": metrics,
+    "states.md": states,
+}
 
 
 def main() -> int:

@@ -106,3 +106,9 @@ def test_version_starts_without_the_heavy_parts() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout == f"kvalet {__version__}\n[]\n"
+
+
+def test_an_exactness_mode_that_does_not_exist_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "--exact: expected auto, on or off" in _failure(capsys, "serve", "--exact", "maybe")

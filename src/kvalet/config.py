@@ -28,6 +28,13 @@ DEFAULT_CTX_LIMIT = 8192  # without -c; a model's own context may be far larger 
 UNLIMITED = -1
 
 
+def exactness(text: str) -> str:
+    mode = {"1": "on", "0": "off"}.get(text, text)
+    if mode not in ("auto", "on", "off"):
+        raise ValueError("auto, on or off")
+    return mode
+
+
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
     """How a server runs."""
@@ -217,6 +224,14 @@ class ServeConfig:
         number(0),
         0.0,
         "how long chats may go on after SIGTERM, while new ones get 503",
+    )
+    exact: str = setting(
+        "--exact MODE",
+        "LLAMA_EXACT_CONCURRENCY",
+        exactness,
+        "auto",
+        "whether text may depend on who else is served: `auto` says at load what is proven of this "
+        "machine, `on` refuses to start unless everything is, `off` asks nothing",
     )
     check: bool = setting(
         "--check",

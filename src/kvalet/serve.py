@@ -7,12 +7,13 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+import platformdirs
 from rich.console import Console
 from rich.markup import escape
 
+from kvalet import announce
 from kvalet.config import DEFAULT_CTX_LIMIT, UNLIMITED, ServeConfig, knobs
 from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import PAGE_CELLS, pages_for
@@ -32,6 +33,9 @@ from kvalet.server.run import run as run_server
 # The engine thread waits at most this long for Python code of another one (docs/adr/0005).
 SWITCH_INTERVAL_S = 2e-4
 
+# How long the exactness probe may take; what it finds is kept for the next start.
+PROBE_S = {"auto": 0.3, "on": math.inf, "off": 0.0}
+
 MIN_SHIFT_CTX = 64  # cells: a page to keep and one to forget
 MIB = 1 << 20
 
@@ -49,16 +53,20 @@ def run(config: ServeConfig) -> int:
         console.print(f"test knob set: {knob}", style="yellow")
     if config.preempt_resume == "pass":
         logger.warning("--preempt-resume pass: small chats may keep a large one waiting for long")
-    served: list[ServedModel] = []
+    facts: list[str] = []
 
     def load() -> ServedModel:
-        served.append(load_model(config, path))
-        return served[0]
+        model, info = load_model(config, path)
+        facts.extend(announce.facts(model, info))
+        if config.exact != "off":
+            facts.append(announce.exactness(info))
+        return model
 
-    def announce(url: str) -> None:
-        console.print(*_announcement(served[0], url, config), sep="\n")
+    def on_ready(url: str) -> None:
+        listening = f"listening on [bold]{escape(url)}[/], Ctrl-C stops\n"
+        console.print(*facts, listening, *announce.curl(url, config), sep="\n")
 
-    return run_server(server_settings(config), load, announce)
+    return run_server(server_settings(config), load, on_ready)
 
 
 def server_settings(config: ServeConfig) -> ServerSettings:
@@ -73,7 +81,7 @@ def server_settings(config: ServeConfig) -> ServerSettings:
     )
 
 
-def load_model(config: ServeConfig, path: Path) -> ServedModel:
+def load_model(config: ServeConfig, path: Path) -> tuple[ServedModel, EngineInfo]:
     """Everything that serves the model of a file, its engine thread running."""
     with GGUFFile.open(path) as file:
         tokenizer = Tokenizer.from_gguf(file)
@@ -83,7 +91,7 @@ def load_model(config: ServeConfig, path: Path) -> ServedModel:
         n_embd = file.integer(f"{architecture}.embedding_length")
         n_params = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
     service, info, scheduling = _start_engine(config, path, n_ctx_train, tokenizer)
-    return ServedModel(
+    model = ServedModel(
         name=config.alias or path.stem,
         path=str(path),
         service=service,
@@ -95,6 +103,7 @@ def load_model(config: ServeConfig, path: Path) -> ServedModel:
         size_bytes=path.stat().st_size,
         props=props(info, scheduling),
     )
+    return model, info
 
 
 def _start_engine(
@@ -108,12 +117,25 @@ def _start_engine(
         max_step_tokens=_batch_size(config),
         max_seqs=config.parallel,
         poison=config.check,
+        probe_s=PROBE_S[config.exact],
+        cache_dir=platformdirs.user_cache_path("kvalet", appauthor=False) / "facts",
     )
+    if config.exact == "on":
+        _require_exact(engine.info)
     scheduling = scheduler_config(config, n_ctx, engine.info.page_bytes)
     vocabulary = Vocabulary(tokenizer.token_bytes, frozenset(tokenizer.eog_ids))
     service = Service(engine, scheduling, vocabulary, check_every_step=config.check)
     service.start()
     return service, engine.info, scheduling
+
+
+def _require_exact(info: EngineInfo) -> None:
+    """Raises ConfigError naming the widths at which this machine computes other bits."""
+    if differ := announce.widths(info, "differ"):
+        raise ConfigError(
+            f"--exact on: {info.report['device']} computes other bits in steps of "
+            f"{', '.join(differ)} with these weights; --exact auto serves all the same"
+        )
 
 
 def _batch_size(config: ServeConfig) -> int:
@@ -179,27 +201,3 @@ def props(info: EngineInfo, scheduling: SchedulerConfig) -> dict[str, object]:
         "host_budget_bytes": None if budget is None else budget * info.page_bytes,
     }
     return {"pool": pool, "engine": dict(info.report), "preemption": preemption}
-
-
-def _announcement(model: ServedModel, url: str, config: ServeConfig) -> Iterator[str]:
-    service = model.service
-    num_pages = pages_for(service.n_ctx)
-    yield (
-        f"[bold]{escape(model.name)}[/], {model.n_params / 1e6:,.0f} million parameters, "
-        f"{model.size_bytes / 2**20:,.0f} MiB"
-    )
-    yield f"{service.num_slots} slots share a pool of {num_pages * PAGE_CELLS:,} KV cells"
-    yield f"listening on [bold]{escape(url)}[/], Ctrl-C stops"
-    yield ""
-    yield from _curl(url, is_chat=model.template is not None, needs_key=config.api_key is not None)
-
-
-def _curl(url: str, *, is_chat: bool, needs_key: bool) -> Iterator[str]:
-    """A request to try, as a shell command."""
-    path, body = "completions", '"prompt": "The capital of France is", "max_tokens": 20'
-    if is_chat:
-        path, body = "chat/completions", '"messages": [{"role": "user", "content": "Hello!"}]'
-    yield f"  curl {escape(url)}/v1/{path} -H 'Content-Type: application/json' \\\\"
-    if needs_key:
-        yield "    -H 'Authorization: Bearer '$LLAMA_API_KEY \\\\"
-    yield f"    -d '{{{body}}}'"

@@ -55,7 +55,9 @@ class Case:
     answers: list[Body]  # to REQUESTS, alone
 
 
-@pytest.fixture(scope="module", params=["tiny", pytest.param("smollm2-135m", marks=pytest.mark.model)])
+@pytest.fixture(
+    scope="module", params=["tiny", pytest.param("smollm2-135m", marks=pytest.mark.model)]
+)
 def case(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[Case]:
     flags = ("-m", str(tiny_model) if request.param == "tiny" else request.param, "-c", "2048")
     with ServerProcess(*flags) as server:

@@ -1,5 +1,7 @@
 """Starting, stopping and dying: what a shell and a supervisor see."""
 
+import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -63,6 +65,16 @@ def test_a_taken_port_is_one_line(tiny: ServerProcess, tiny_model: Path) -> None
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert port in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_request_to_try_works_as_printed(tiny: ServerProcess) -> None:
+    command = tiny.output()[tiny.output().index("curl ") :]
+    command = command.replace('"messages"', '"max_tokens": 3, "messages"')
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    )
+    assert json.loads(done.stdout)["usage"]["completion_tokens"] == 3
 
 
 def test_health_answers(tiny: ServerProcess) -> None:

@@ -21,7 +21,8 @@ class ReferenceLlama:
         }
         self._heads: int = self._get("attention.head_count")
         self._kv_heads: int = self._get("attention.head_count_kv")
-        self._head_dim: int = self._get("attention.key_length")
+        head_dim = self._get("embedding_length") // self._heads
+        self._head_dim: int = self._get("attention.key_length", head_dim)
         self._window: int = self._get("attention.sliding_window", 0)
 
     def logprobs(self, tokens: list[int]) -> F32:

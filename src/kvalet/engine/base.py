@@ -16,9 +16,8 @@ class EngineInfo:
     num_vocab: int
     max_step_tokens: int  # rows one execute takes
     fingerprint: bytes  # root of the page names: model, KV type, builds, instruction set
-    report: Mapping[str, object] = field(
-        default_factory=dict[str, object]
-    )  # for /props and the log
+    # for /props and the log
+    report: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 class Engine(Protocol):

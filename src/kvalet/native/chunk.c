@@ -3,11 +3,13 @@
 #define CHUNK KVALET_CHUNK_CELLS
 #define PAGE KVALET_PAGE_CELLS
 
-/* Scores and then weights of one chunk, per query along its cells. */
-typedef struct chunk_weights {
-    float of[MAX_QUERIES][CHUNK];
-    int first[MAX_QUERIES], end[MAX_QUERIES]; /* visible cells, counted from the chunk's start */
-} chunk_weights;
+/* One chunk as the queries see it. Cells are counted from its start. */
+typedef struct chunk_view {
+    const f16 *k[CHUNK / PAGE], *v[CHUNK / PAGE]; /* pages first_page .. end_page, one kv head */
+    int first_page, end_page;                     /* those that any query sees */
+    int first[MAX_QUERIES], end[MAX_QUERIES];     /* cells each query sees */
+    float weights[MAX_QUERIES][CHUNK];            /* scores at first */
+} chunk_view;
 
 static inline int min_int(int a, int b) { return a < b ? a : b; }
 static inline int max_int(int a, int b) { return a > b ? a : b; }
@@ -48,51 +50,47 @@ INLINE void load_f16(const int width, v16 *x, const f16 *from) {
         x[j] = v16_load_f16(from + 16 * j);
 }
 
-/* One kv head's cells of a page, and K of the page after it. */
-typedef struct page_cells {
-    const f16 *k, *v, *next_k;
-} page_cells;
-
 /* Pages lie anywhere, so the processor cannot foresee the next one: what is needed soon is asked for
- * line by line while this page's K is read. K, V and next K have the same size. */
-INLINE void prefetch_soon(const page_cells *page, int64_t offset) {
-    __builtin_prefetch(page->v + offset);
-    __builtin_prefetch(page->next_k + offset);
+ * line by line while this page's K is read. K and V of a page have the same size. */
+INLINE void prefetch_soon(const chunk_view *chunk, int page, int offset) {
+    __builtin_prefetch(chunk->v[page] + offset);
+    __builtin_prefetch(chunk->k[min_int(page + 1, chunk->end_page - 1)] + offset);
 }
 
-/* q.k of n queries and `width` vectors of cells from c on; each is summed over dim in order. */
-INLINE void score_cells(const int n, const int width, const page_cells *page, int c,
+/* q.k of n queries and `width` vectors of a page's cells, from c on; summed over dim in order. */
+INLINE void score_cells(const int n, const int width, const chunk_view *chunk, int page, int c,
                         const float *q, int head_dim, float *scores) {
     v16 sums[V16_REGISTERS], cells[4];
     UNROLL
     for (int i = 0; i < n * width; i++)
         sums[i] = v16_set1(0.0f);
     for (int d = 0; d < head_dim; d++) {
-        prefetch_soon(page, d * PAGE);
-        load_f16(width, cells, page->k + d * PAGE + c);
+        prefetch_soon(chunk, page, d * PAGE);
+        load_f16(width, cells, chunk->k[page] + d * PAGE + c);
         add_products(n, width, sums, cells, q + d * n, 1);
     }
     UNROLL
     for (int i = 0; i < n * width; i++)
-        v16_store(scores + i / width * CHUNK + c + i % width * 16, sums[i]);
+        v16_store(scores + i / width * CHUNK + page * PAGE + c + i % width * 16, sums[i]);
 }
 
-INLINE void score_page(const int n, const page_cells *page, const float *q, int head_dim,
-                       float *scores) {
+INLINE void score_pages(const int n, const chunk_view *chunk, const float *q, int head_dim,
+                        float *scores) {
     const int width = min_int(vectors_beside(n), 2);
-    for (int c = 0; c < PAGE; c += 16 * width)
-        score_cells(n, width, page, c, q, head_dim, scores);
+    for (int page = chunk->first_page; page < chunk->end_page; page++)
+        for (int c = 0; c < PAGE; c += 16 * width)
+            score_cells(n, width, chunk, page, c, q, head_dim, scores);
 }
 
-/* Adds weight * V of cells [first, end) of a page to `width` vectors of n results, in cell order. */
-INLINE void weigh_dims(const int n, const int width, const f16 *v, int head_dim,
+/* Adds weight * V of cells first .. end to `width` vectors of n results, in cell order. */
+INLINE void weigh_dims(const int n, const int width, const chunk_view *chunk, int head_dim,
                        const float *weights, int first, int end, float *const *results, int d) {
     v16 sums[V16_REGISTERS], dims[4];
     UNROLL
     for (int i = 0; i < n * width; i++)
         sums[i] = v16_load(results[i / width] + d + i % width * 16);
-    for (int c = first; c < end; c++) {
-        load_f16(width, dims, v + c * head_dim + d);
+    for (unsigned c = (unsigned)first; c < (unsigned)end; c++) {
+        load_f16(width, dims, chunk->v[c / PAGE] + (int)(c % PAGE) * head_dim + d);
         add_products(n, width, sums, dims, weights + c, CHUNK);
     }
     UNROLL
@@ -100,14 +98,14 @@ INLINE void weigh_dims(const int n, const int width, const f16 *v, int head_dim,
         v16_store(results[i / width] + d + i % width * 16, sums[i]);
 }
 
-INLINE void weigh_page(const int n, const f16 *v, int head_dim, const float *weights, int first,
-                       int end, float *const *results) {
+INLINE void weigh_cells(const int n, const chunk_view *chunk, int head_dim, const float *weights,
+                        int first, int end, float *const *results) {
     const int width = vectors_beside(n);
     int d = 0;
     for (; d + 16 * width <= head_dim; d += 16 * width)
-        weigh_dims(n, width, v, head_dim, weights, first, end, results, d);
+        weigh_dims(n, width, chunk, head_dim, weights, first, end, results, d);
     for (; d < head_dim; d += 16)
-        weigh_dims(n, 1, v, head_dim, weights, first, end, results, d);
+        weigh_dims(n, 1, chunk, head_dim, weights, first, end, results, d);
 }
 
 /* A tile's size must be a constant for its sums to live in registers. */
@@ -117,19 +115,19 @@ INLINE void weigh_page(const int n, const f16 *v, int head_dim, const float *wei
 #define FOR_TILE_SIZES(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #endif
 
-static void score_tile(int n, const page_cells *page, const float *q, int head_dim,
+static void score_tile(int n, const chunk_view *chunk, const float *q, int head_dim,
                        float *scores) {
     switch (n) {
-#define SCORE(N) case N: score_page(N, page, q, head_dim, scores); break;
+#define SCORE(N) case N: score_pages(N, chunk, q, head_dim, scores); break;
         FOR_TILE_SIZES(SCORE)
 #undef SCORE
     }
 }
 
-static void weigh_tile(int n, const f16 *v, int head_dim, const float *weights, int first, int end,
-                       float *const *results) {
+static void weigh_tile(int n, const chunk_view *chunk, int head_dim, const float *weights,
+                       int first, int end, float *const *results) {
     switch (n) {
-#define WEIGH(N) case N: weigh_page(N, v, head_dim, weights, first, end, results); break;
+#define WEIGH(N) case N: weigh_cells(N, chunk, head_dim, weights, first, end, results); break;
         FOR_TILE_SIZES(WEIGH)
 #undef WEIGH
     }
@@ -159,14 +157,14 @@ static void softmax(const kvalet_attention *a, float *w, int first, int end, flo
     max_sum[1] = v16_reduce_add(sum);
 }
 
-/* Later queries see later cells, so those that see a given cell are adjacent: a page is taken in
+/* Later queries see later cells, so those that see a given cell are adjacent: a chunk is taken in
  * runs of cells that the same queries see. A cell is never multiplied into the result of a query
  * that does not see it, and each result is summed in cell order. */
-static void weigh_visible(const chunk_weights *w, int tile, int n, const f16 *v, int head_dim,
-                          int page_start, float *const *results) {
-    const int *first = w->first + tile, *end = w->end + tile;
+static void weigh_visible(const chunk_view *chunk, int tile, int n, int head_dim,
+                          float *const *results) {
+    const int *first = chunk->first + tile, *end = chunk->end + tile;
     int low = 0, high = 0; /* queries low <= i < high see cell c */
-    int c = max_int(first[0], page_start), stop = min_int(end[n - 1], page_start + PAGE);
+    int c = first[0], stop = end[n - 1];
     while (c < stop) {
         while (high < n && first[high] <= c)
             high++;
@@ -175,61 +173,42 @@ static void weigh_visible(const chunk_weights *w, int tile, int n, const f16 *v,
         int next = high < n ? min_int(first[high], stop) : stop;
         if (low < high) {
             next = min_int(end[low], next);
-            weigh_tile(high - low, v, head_dim, w->of[tile + low] + page_start, c - page_start,
-                       next - page_start, results + tile + low);
+            weigh_tile(high - low, chunk, head_dim, chunk->weights[tile + low], c, next,
+                       results + tile + low);
         }
         c = next;
     }
 }
 
-/* Visible part of the chunk for each query, and the pages of it that any of them sees. */
-static void clip_to_chunk(const queries *qs, int chunk, chunk_weights *w, int *first_page,
-                          int *end_page) {
-    int start = chunk * CHUNK, first = CHUNK, end = 0;
+static void view_chunk(const queries *qs, int index, chunk_view *chunk) {
+    int start = index * CHUNK, first = CHUNK, end = 0;
     for (int i = 0; i < qs->num; i++) {
-        w->first[i] = clamp(qs->first[i] - start, 0, CHUNK);
-        w->end[i] = clamp(qs->end[i] - start, 0, CHUNK);
-        first = min_int(first, w->first[i]);
-        end = max_int(end, w->end[i]);
+        chunk->first[i] = clamp(qs->first[i] - start, 0, CHUNK);
+        chunk->end[i] = clamp(qs->end[i] - start, 0, CHUNK);
+        first = min_int(first, chunk->first[i]);
+        end = max_int(end, chunk->end[i]);
     }
-    *first_page = first / PAGE;
-    *end_page = (end + PAGE - 1) / PAGE;
-}
-
-static void score_pages(const queries *qs, const int32_t *pages, int first_page, int end_page,
-                        chunk_weights *w) {
-    const kvalet_attention *a = qs->a;
-    int head_dim = a->pool->head_dim;
-    for (int p = first_page; p < end_page; p++) {
-        page_cells page = {
-            .k = page_k(a, pages[p], qs->kv_head),
-            .v = page_v(a, pages[p], qs->kv_head),
-            .next_k = page_k(a, pages[min_int(p + 1, end_page - 1)], qs->kv_head),
-        };
-        for (int tile = 0; tile < qs->num; tile += TILE_QUERIES)
-            score_tile(tile_size(qs, tile), &page, qs->packed + tile * head_dim, head_dim,
-                       w->of[tile] + p * PAGE);
+    chunk->first_page = first / PAGE;
+    chunk->end_page = (end + PAGE - 1) / PAGE;
+    for (int page = chunk->first_page; page < chunk->end_page; page++) {
+        int32_t id = qs->table[start / PAGE + page];
+        chunk->k[page] = page_k(qs->a, id, qs->kv_head);
+        chunk->v[page] = page_v(qs->a, id, qs->kv_head);
     }
 }
 
-static void weigh_pages(const queries *qs, const int32_t *pages, int first_page, int end_page,
-                        const chunk_weights *w, float *const *results) {
-    for (int p = first_page; p < end_page; p++)
-        for (int tile = 0; tile < qs->num; tile += TILE_QUERIES)
-            weigh_visible(w, tile, tile_size(qs, tile), page_v(qs->a, pages[p], qs->kv_head),
-                          qs->a->pool->head_dim, p * PAGE, results);
-}
-
-void attend_chunk(const queries *qs, int chunk, float *const *results) {
-    const int32_t *pages = qs->table + chunk * (CHUNK / PAGE);
-    int head_dim = qs->a->pool->head_dim, first_page, end_page;
-    chunk_weights w;
-    clip_to_chunk(qs, chunk, &w, &first_page, &end_page);
-    score_pages(qs, pages, first_page, end_page, &w);
+void attend_chunk(const queries *qs, int index, float *const *results) {
+    int head_dim = qs->a->pool->head_dim;
+    chunk_view chunk;
+    view_chunk(qs, index, &chunk);
+    for (int tile = 0; tile < qs->num; tile += TILE_QUERIES)
+        score_tile(tile_size(qs, tile), &chunk, qs->packed + tile * head_dim, head_dim,
+                   chunk.weights[tile]);
     for (int i = 0; i < qs->num; i++)
-        if (sees_chunk(qs, i, chunk)) {
+        if (sees_chunk(qs, i, index)) {
             memset(results[i], 0, (size_t)head_dim * sizeof(float));
-            softmax(qs->a, w.of[i], w.first[i], w.end[i], results[i] + head_dim);
+            softmax(qs->a, chunk.weights[i], chunk.first[i], chunk.end[i], results[i] + head_dim);
         }
-    weigh_pages(qs, pages, first_page, end_page, &w, results);
+    for (int tile = 0; tile < qs->num; tile += TILE_QUERIES)
+        weigh_visible(&chunk, tile, tile_size(qs, tile), head_dim, results);
 }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline, unused))
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL _Pragma("GCC unroll 32")
 
 typedef uint16_t f16;
 

@@ -20,7 +20,7 @@ from kvalet.server.ports import Service
 Arrival: TypeAlias = tuple[int, Event]  # the sequence's index in its request, and what happened
 
 
-class ClientGone(Exception):  # noqa: N818  # an event, not an error
+class ClientGone(Exception):  # an event, not an error
     """Nobody is left to answer."""
 
 

@@ -71,9 +71,7 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 self.process.kill()
         code = self.process.wait()
-        if not self._log.closed:
-            self.last_output = self.output()
-            self._log.close()
+        self._log.close()
         return code
 
     def _wait_for_url(self) -> str:

@@ -8,14 +8,11 @@ between two steps, on the engine's own thread.
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
-from tests.builders import SchedulerOptions, make_prompt
-from tests.preemption.watched import WatchedEngine
-from tests.runtime.clients import LETTERS, Client, check_story
 from typing_extensions import Unpack
 
 from kvalet.core.config import SchedulerConfig
@@ -25,6 +22,9 @@ from kvalet.core.sequence import Sequence
 from kvalet.engine.ggml.engine import load_engine
 from kvalet.runtime.messages import Generation, Snapshot
 from kvalet.runtime.service import Service
+from tests.builders import SchedulerOptions, make_prompt
+from tests.preemption.watched import WatchedEngine
+from tests.runtime.clients import LETTERS, Client, check_story
 
 GREEDY = SamplingParams(temperature=0.0, logprobs=True)
 WARM = SamplingParams(temperature=0.9, repeat_penalty=1.1, seed=11, logprobs=True, num_probs=3)
@@ -81,7 +81,8 @@ class Stage:
 
     def __post_init__(self) -> None:
         options: SchedulerOptions = {"n_ctx": self.num_pages * PAGE_CELLS, "decode_chunk": 64}
-        config = SchedulerConfig(self.num_slots, **{**options, **self.options})
+        options.update(self.options)
+        config = SchedulerConfig(self.num_slots, **options)
         self.engine = WatchedEngine(
             load_engine(
                 self.model,
@@ -121,17 +122,19 @@ class Stage:
         self.ids += ids
         self.clients += clients
 
-    def cancel(self, client: Client) -> None:
-        self.cancelled.append(client)
-        self.service.cancel(self.id_of(client))
+    def cancel(self, *clients: Client) -> None:
+        self.cancelled += clients
+        for client in clients:
+            self.service.cancel(self.id_of(client))
 
     def finish(self, *clients: Client) -> "Stage":
         """Submit `clients`, and go on until everybody has ended. Nothing is held then."""
         self.submit(*clients)
         self.service.start()
+        deadline = time.monotonic() + PATIENCE_S
         for client in self.clients:
-            if client not in self.cancelled:
-                assert client.ended.wait(PATIENCE_S), f"{client.wanted.request_id} has not ended"
+            while not (client.ended.wait(0.02) or client in self.cancelled):
+                assert time.monotonic() < deadline, f"{client.wanted.request_id} has not ended"
         self.shot = self._at_rest()
         assert self.service.failure is None
         assert self.service.close()
@@ -161,8 +164,8 @@ class Stage:
         and as many as were asked for."""
         config = self.scheduler.config
         for client in clients or self.clients:
-            told = self.told(client)
-            assert told == alone(self.model, client.wanted, config.n_ctx, config.context_shift)
+            told, wanted = self.told(client), replace(client.wanted, id_slot=None)
+            assert told == alone(self.model, wanted, config.n_ctx, config.context_shift)
             assert len(told.drawn) == client.finished.num_tokens
 
     def _before_step(self, plan: StepPlan) -> None:

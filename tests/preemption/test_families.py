@@ -1,14 +1,15 @@
 """n > 1: one prompt, held once; a family that overflows the pool still finishes (SPEC P11)."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+
+from kvalet.core.plan import SamplingParams
+from kvalet.runtime.messages import Event, Preempted
 from tests.builders import make_prompt
 from tests.preemption.stage import Stage, chat
 from tests.runtime.clients import Client
-
-from kvalet.core.plan import SamplingParams
-from kvalet.runtime.messages import Preempted
 
 pytestmark = pytest.mark.native
 
@@ -52,8 +53,12 @@ def test_more_choices_than_slots_queue_ahead_of_later_requests(tiny: Path) -> No
     choices, later = family(5, num_prompt=100, max_new_tokens=30), chat(2, 40, 10)
     on = Stage(tiny, 16, num_slots=2)
     begun: list[Client] = []
+
+    def note(who: Client) -> Callable[[Sequence[Event]], None]:
+        return lambda events: begun.append(who)
+
     for client in (*choices, later):
-        client.each = lambda events, who=client: begun.append(who)
+        client.each = note(client)
     on.submit_family(choices)
     on.finish(later)
     on.check_as_alone()

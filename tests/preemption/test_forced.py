@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.preemption.stage import GREEDY, WARM, Stage, alone, chat
-from tests.runtime.clients import Client
 
 from kvalet.core.plan import Direction, SamplingParams, StepPlan, pages_for
+from tests.preemption.stage import GREEDY, WARM, Stage, alone, chat
+from tests.runtime.clients import Client
 
 pytestmark = pytest.mark.native
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.builders import SchedulerOptions
-from tests.preemption.stage import Stage, chat
 
 from kvalet.core.plan import Grant, StepPlan
 from kvalet.core.sequence import Status
 from kvalet.runtime.messages import Failed
+from tests.builders import SchedulerOptions
+from tests.preemption.stage import Stage, chat
 
 pytestmark = pytest.mark.native
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from tests.preemption.stage import Stage, chat
-from tests.runtime.clients import Client
 
 from kvalet.core.plan import StepPlan
 from kvalet.core.sequence import Status
 from kvalet.runtime.messages import Preempted
+from tests.preemption.stage import Stage, chat
+from tests.runtime.clients import Client
 
 pytestmark = pytest.mark.native
 
@@ -25,9 +25,10 @@ def test_a_stream_of_small_requests_does_not_hold_off_a_parked_head(tiny: Path) 
 
     def next_small() -> None:
         if len(small) < NUM_SMALL:
-            small.append(chat(10 + len(small), 20, 12))
-            small[-1].each = lambda events, who=small[-1]: note(who)
-            on.submit(small[-1])
+            client = chat(10 + len(small), 20, 12)
+            client.each = lambda events: note(client)
+            small.append(client)
+            on.submit(client)
 
     def note(who: Client) -> None:
         seq = on.sequence(parked)
@@ -96,6 +97,4 @@ class Longest:
                 continue
             is_away = seq.status in (Status.PREEMPTED, Status.PREEMPTING)
             self._current[seq.seq_id] = self._current.get(seq.seq_id, 0) + 1 if is_away else 0
-            self.steps[seq.seq_id] = max(
-                self.steps.get(seq.seq_id, 0), self._current[seq.seq_id]
-            )
+            self.steps[seq.seq_id] = max(self.steps.get(seq.seq_id, 0), self._current[seq.seq_id])

@@ -7,12 +7,12 @@ moved.
 from pathlib import Path
 
 import pytest
-from tests.builders import make_prompt
-from tests.preemption.stage import WARM, Stage, chat
 
 from kvalet.core.plan import PAGE_CELLS, FinishReason, StepPlan
 from kvalet.core.sequence import Status
 from kvalet.runtime.messages import Preempted
+from tests.builders import make_prompt
+from tests.preemption.stage import WARM, Stage, chat
 
 pytestmark = pytest.mark.native
 

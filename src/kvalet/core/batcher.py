@@ -6,6 +6,7 @@ sequence that gets no page stays at its token boundary; nothing computed is lost
 
 from collections.abc import Iterable, Iterator
 
+from kvalet.core import shift
 from kvalet.core.config import SchedulerConfig
 from kvalet.core.guard import Guard
 from kvalet.core.pacing import Pacing
@@ -13,7 +14,7 @@ from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
 from kvalet.core.plan import PAGE_CELLS, Draw, Grant, pages_for
 from kvalet.core.room import Pace
-from kvalet.core.sequence import PageName, Sequence, Status
+from kvalet.core.sequence import Move, PageName, Sequence, Status
 
 FILLING = (Status.PREFILL, Status.REPLAY)
 
@@ -60,7 +61,11 @@ class Batcher:
                 self._parking.take_named(seq)
                 if self._next_name(seq) in being_filled:
                     continue
-                grant = self._grant(seq, _up_to_a_boundary(seq, chunk))
+                num_left = self._num_to_fill(seq)
+                if not num_left:
+                    seq.move(Move.COMPUTED)
+                    continue
+                grant = self._grant(seq, _up_to_a_boundary(seq, num_left, chunk))
                 if grant is not None:
                     being_filled.update(dict.fromkeys(self._filled_names(seq, grant)))
                 yield seq, grant
@@ -73,6 +78,11 @@ class Batcher:
         seq.table.extend(self._pool.take() for _ in range(num_missing))
         draw = _draw(seq) if end == len(seq.tokens) else None
         return Grant(seq.seq_id, start, tuple(seq.tokens[start:end]), tuple(seq.table), draw)
+
+    def _num_to_fill(self, seq: Sequence) -> int:
+        """Tokens to compute before it generates; the last known one waits for a shift that is due,
+        as it did when it was decoding."""
+        return seq.num_pending - shift.is_due(seq, self._config.n_ctx)
 
     def _next_name(self, seq: Sequence) -> PageName | None:
         """Name of the page it would fill next, where it could take that from another."""
@@ -89,11 +99,11 @@ class Batcher:
                 yield name
 
 
-def _up_to_a_boundary(seq: Sequence, chunk: int) -> int:
-    """Tokens to compute next: at most `chunk`, ending on a page boundary where one is in reach,
-    since pages can be taken by name only there."""
-    if seq.num_pending <= chunk:
-        return seq.num_pending
+def _up_to_a_boundary(seq: Sequence, num_left: int, chunk: int) -> int:
+    """How many of `num_left` tokens to compute next: at most `chunk`, ending on a page boundary
+    where one is in reach, since pages can be taken by name only there."""
+    if num_left <= chunk:
+        return num_left
     end = seq.num_computed + chunk
     to_boundary = end - end % PAGE_CELLS - seq.num_computed
     return to_boundary if to_boundary > 0 else chunk

@@ -209,12 +209,15 @@ class Scheduler:
 
     def _grants(self) -> Iterator[Grant]:
         """What every resident computes; without preemption, one that gets no page ends here."""
-        able = [seq for seq in self._active() if not shift.is_due(seq, self.config.n_ctx)]
+        able = [seq for seq in self._active() if not self._waits_to_shift(seq)]
         for seq, grant in self._batcher.grants(able):
             if grant is not None:
                 yield grant
             elif not self.config.preempt:
                 self._fail(seq, CONTEXT_EXCEEDED)
+
+    def _waits_to_shift(self, seq: Sequence) -> bool:
+        return seq.status is Status.DECODE and shift.is_due(seq, self.config.n_ctx)
 
     def commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """Take in what came of `plan`; the only place where computed tokens count."""
@@ -254,8 +257,8 @@ class Scheduler:
             self._parking.publish(seq, index)
         if seq.status is not Status.DECODE and grant.draw is not None:
             seq.move(Move.COMPUTED)
-        elif seq.status is Status.REPLAY and end >= seq.replay_until and not seq.num_generated:
-            seq.move(Move.TO_PREFILL)
+        elif seq.status is Status.REPLAY and end >= seq.replay_until:
+            seq.move(Move.COMPUTED if seq.num_generated else Move.TO_PREFILL)
         self._preemption.announce_resumed(seq)
 
     def _append(self, seq: Sequence, sampled: Sampled, judged: FinishReason | None) -> None:

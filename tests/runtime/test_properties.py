@@ -50,6 +50,8 @@ benches = st.builds(
             "host_budget_pages": st.sampled_from([None, 0, 2]),
             "planner": st.booleans(),
             "entry_order": st.sampled_from(["head", "pass"]),
+            "context_shift": st.booleans(),
+            "rotate_s": st.just(10.0),
         }
     ),
 )
@@ -62,6 +64,7 @@ class Trouble:
     bench: Bench
     visits: list[Visit]
     failing: set[int]  # steps, transfers and positions of sequence 1
+    parking: set[int]  # steps at which what is in slot 0 is parked on request, for a while
     clients: dict[int, Client] = field(default_factory=dict[int, Client])
     cancelled: set[int] = field(default_factory=set[int])
 
@@ -83,6 +86,8 @@ class Trouble:
             if visit.gives_up == plan.step and index in self.clients:
                 self.cancelled.add(index)
                 self.bench.cancel(index + 1)
+        if plan.step in self.parking:
+            self.bench.park(0, timeout_s=15.0)
         return EngineError("step lost") if plan.step in self.failing else None
 
     def fail_row(self, grant: Grant) -> str | None:
@@ -92,27 +97,30 @@ class Trouble:
         return "copy lost" if copy.transfer_id in self.failing else None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     bench=benches,
     crowd=st.lists(visits, min_size=1, max_size=5),
     failing=st.sets(st.integers(1, 150), max_size=2),
+    parking=st.sets(st.integers(1, 100), max_size=2),
 )
 def test_every_story_is_complete_and_true(
-    bench: Bench, crowd: list[Visit], failing: set[int]
+    bench: Bench, crowd: list[Visit], failing: set[int], parking: set[int]
 ) -> None:
-    trouble = Trouble(bench, crowd, failing)
+    trouble = Trouble(bench, crowd, failing, parking)
     trouble.run()
     assert bench.loop.failure is None
     assert bench.scheduler.pool.num_referenced == bench.scheduler.store.num_held == 0
     for index, client in trouble.clients.items():
         assert client.ended.is_set() or index in trouble.cancelled
         check_story(client)
-        check_text(client, bench.n_ctx)
+        check_text(client, bench)
 
 
-def check_text(client: Client, n_ctx: int) -> None:
-    whole = letters(solo_tokens(client.wanted, n_ctx)).split(client.wanted.stop[0])[0]
+def check_text(client: Client, bench: Bench) -> None:
+    endless = bench.scheduler.config.context_shift
+    tokens = solo_tokens(client.wanted, bench.n_ctx, endless=endless)
+    whole = letters(tokens).split(client.wanted.stop[0])[0]
     if client.events and isinstance(client.events[-1], Finished):
         assert client.text == whole
     else:

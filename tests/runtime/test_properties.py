@@ -97,7 +97,7 @@ class Trouble:
         return "copy lost" if copy.transfer_id in self.failing else None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     bench=benches,
     crowd=st.lists(visits, min_size=1, max_size=5),

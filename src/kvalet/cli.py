@@ -63,7 +63,37 @@ def parser() -> argparse.ArgumentParser:
         "demo", help="four chats that do not fit into one pool, all finished"
     )
     demo.set_defaults(command=_demo)
+
+    bench = commands.add_parser("bench", help="measure a server")
+    _add_pressure(bench.add_subparsers(title="benchmarks", metavar="WHAT", required=True))
     return top
+
+
+def _add_pressure(benchmarks: "argparse._SubParsersAction[_Parser]") -> None:
+    pressure = benchmarks.add_parser(
+        "pressure",
+        help="chats that do not fit together: complete, as alone, at what cost",
+        description="Chats at once against a server that is started for it, 2048 cells for four "
+        "slots unless its flags say otherwise, and the same chats alone.",
+    )
+    which = pressure.add_mutually_exclusive_group()
+    which.add_argument("--url", help="of a server that runs already")
+    which.add_argument("--matrix", action="store_true", help="a table of budgets and policies")
+    which.add_argument(
+        "--uneven", action="store_true", help="eight uneven chats, in both entry orders"
+    )
+    pressure.add_argument("-m", "--model", help="what the started server serves")
+    pressure.add_argument("--chats", type=int, default=4, metavar="N", help="default: 4")
+    pressure.add_argument(
+        "--tokens", type=int, default=700, metavar="N", help="of each chat; default: 700"
+    )
+    pressure.add_argument(
+        "--small", action="store_true", help="beside one small request after another"
+    )
+    pressure.add_argument(
+        "flags", nargs="*", metavar="-- FLAGS", help="flags of `kvalet serve` for the server"
+    )
+    pressure.set_defaults(command=_pressure)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -101,3 +131,15 @@ def _demo(args: argparse.Namespace) -> int:
     from kvalet.bench import demo
 
     return demo.run(Console())
+
+
+def _pressure(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from kvalet.bench import pressure
+
+    options = pressure.Options(
+        args.url, args.model, args.chats, args.tokens, tuple(args.flags), args.small
+    )
+    kind = "matrix" if args.matrix else "uneven" if args.uneven else "once"
+    return pressure.run(Console(soft_wrap=True, highlight=False, markup=False), options, kind)

@@ -6,7 +6,7 @@ Speaks HTTP to any URL; knows nothing of the server's insides.
 import asyncio
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -34,20 +34,23 @@ class Chat:
     text: str = ""
     num_pieces: int = 0  # events that carried text: about one a token while the chat runs
     num_tokens: int = 0  # what the server counted, once done
-    num_parks: int = 0
+    num_parks: int = 0  # as told by notices; once done, what the server counted
     finish_reason: str | None = None
     error: str = ""
-    _parked_s: float = 0.0  # pauses that have ended
-    _parked_at: float = 0.0
+    pauses_s: list[float] = field(default_factory=list[float])  # after its first text, ended
+    gaps_s: list[float] = field(default_factory=list[float])  # between pieces, pauses apart
+    _paused_at: float = 0.0
+    _piece_at: float | None = None  # None: nothing before the next piece to measure a gap from
 
     def take(self, line: str) -> None:
         """Take one line of the event stream."""
         if line == ": preempted":
-            self.state, self._parked_at = ChatState.PARKED, time.monotonic()
-            self.num_parks += 1
+            self.state, self._paused_at, self._piece_at = ChatState.PARKED, time.monotonic(), None
+            self.num_parks += self.num_pieces > 0  # else it waits for its first token
         elif line == ": resumed":
             self.state = ChatState.RUNNING
-            self._parked_s += time.monotonic() - self._parked_at
+            if self.num_pieces:
+                self.pauses_s.append(time.monotonic() - self._paused_at)
         elif line.startswith("data: ") and line != "data: [DONE]":
             self._take_event(json.loads(line.removeprefix("data: ")))
 
@@ -57,17 +60,27 @@ class Chat:
             return
         if usage := event.get("usage"):
             self.num_tokens = usage["completion_tokens"]
+        if timings := event.get("timings"):
+            self.num_parks = timings["n_preempt"]
         for choice in event.get("choices", ()):
             if piece := choice["delta"].get("content"):
-                self.state = ChatState.RUNNING
-                self.text += piece
-                self.num_pieces += 1
+                self._take_piece(piece)
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+    def _take_piece(self, piece: str) -> None:
+        now = time.monotonic()
+        if self._piece_at is not None:
+            self.gaps_s.append(now - self._piece_at)
+        self._piece_at = now
+        self.state = ChatState.RUNNING
+        self.text += piece
+        self.num_pieces += 1
 
     def parked_s(self) -> float:
         """Seconds spent parked, a pause that lasts until now included."""
-        is_parked = self.state is ChatState.PARKED
-        return self._parked_s + (time.monotonic() - self._parked_at if is_parked else 0.0)
+        is_parked = self.state is ChatState.PARKED and self.num_pieces > 0
+        current_s = time.monotonic() - self._paused_at if is_parked else 0.0
+        return sum(self.pauses_s) + current_s
 
     def fail(self, why: str) -> None:
         self.state, self.error = ChatState.FAILED, why

@@ -1,4 +1,4 @@
-"""Four chats for demonstrations: about 160 prompt tokens each, no page in common.
+"""Chats for demonstrations and measurements: about 160 prompt tokens each, no page in common.
 
 Each has a system message of its own, so the chats differ within their first page and nothing that
 one computes helps another.
@@ -55,21 +55,37 @@ _CHATS = (
     ),
 )
 
+_UNEVEN = (1.0, 0.15, 0.7, 0.1, 0.45, 0.9, 0.3, 0.6)
 
-def pressing_chats(num_tokens: int) -> list[tuple[str, dict[str, Any]]]:
-    """Names and chat completion bodies; greedy, and exactly `num_tokens` long."""
-    return [
-        (
-            name,
-            {
-                "messages": [
-                    {"role": "system", "content": system},
-                    {"role": "user", "content": user},
-                ],
-                "max_tokens": num_tokens,
-                "temperature": 0,
-                "ignore_eos": True,
-            },
-        )
-        for name, system, user in _CHATS
+
+def pressing_chats(num_tokens: int, count: int = 4) -> list[tuple[str, dict[str, Any]]]:
+    """Names and chat completion bodies; greedy, and exactly `num_tokens` long. Beyond four, the
+    subjects come again with another opening."""
+    return [_chat(index, num_tokens) for index in range(count)]
+
+
+def uneven_chats(num_tokens: int) -> list[tuple[str, dict[str, Any]]]:
+    """Eight of them; the longest generates `num_tokens`, the shortest a tenth of that."""
+    return [_chat(index, round(share * num_tokens)) for index, share in enumerate(_UNEVEN)]
+
+
+def small_request(number: int) -> dict[str, Any]:
+    """A short question with a short answer."""
+    question = {"role": "user", "content": f"{number} plus {number + 1} is?"}
+    return {"messages": [question], "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+
+
+def _chat(index: int, num_tokens: int) -> tuple[str, dict[str, Any]]:
+    name, system, user = _CHATS[index % len(_CHATS)]
+    again = index // len(_CHATS)
+    messages = [
+        {"role": "system", "content": f"{again + 1}. {system}" if again else system},
+        {"role": "user", "content": user},
     ]
+    body = {
+        "messages": messages,
+        "max_tokens": num_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    return f"{name} {again + 1}" if again else name, body

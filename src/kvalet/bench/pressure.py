@@ -1,0 +1,148 @@
+"""`kvalet bench pressure`: chats that do not fit together, and what that costs.
+
+One run against a server; or a table of runs, each against a server of its own: of budgets and
+policies, or of uneven chats in both entry orders. Texts are compared with those of the same chats
+alone, made once. The last line of its output is JSON.
+"""
+
+import asyncio
+import json
+import os
+import platform
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from types import FrameType
+from typing import Final, TypeAlias
+
+from rich.console import Console
+
+from kvalet import __version__
+from kvalet.bench.figures import HEADINGS, Bodies, Figures, Texts, play, texts_alone
+from kvalet.bench.process import ServerProcess
+from kvalet.bench.prompts import pressing_chats, uneven_chats
+from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
+
+POOL = ("--ctx-size", "2048", "--parallel", "4")
+UNLIMITED, DEFAULT = "-1", "default"
+MIB = 1 << 20
+
+Row: TypeAlias = tuple[dict[str, str], Figures]  # what is particular about it, and what came of it
+
+_PARK_BYTES = re.compile(r"park: .*bytes=(\d+) mode=swap")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    url: str | None = None  # of a server that runs already; None: one is started
+    model: str | None = None
+    num_chats: int = 4
+    num_tokens: int = 700
+    flags: tuple[str, ...] = ()  # of the server, after POOL
+    with_small: bool = False
+
+    def server(self, *more: str) -> ServerProcess:
+        model = ("-m", self.model) if self.model else ()
+        return ServerProcess(*model, *POOL, *self.flags, *more)
+
+
+def run(console: Console, options: Options, kind: str) -> int:
+    """`kind`: "once", "matrix" or "uneven". 0 if every run was complete and as alone, else 1."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    rows = list(_RUNS[kind](console, options))
+    console.print(*_table(rows), "", sep="\n")
+    wrong = [about for about, figures in rows if not figures.is_right]
+    for about in wrong:
+        console.print(f"not complete, or not as alone: {about}")
+    results = [{**about, **asdict(figures)} for about, figures in rows]
+    console.print(json.dumps({**_circumstances(), **asdict(options), "runs": results}))
+    return 1 if wrong else 0
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)  # leaves the server's block, and the server with it
+
+
+def _once(console: Console, options: Options) -> Iterator[Row]:
+    bodies = pressing_chats(options.num_tokens, options.num_chats)
+    if options.url is None:
+        alone = _alone(console, options, bodies)
+        yield {}, _played(console, options, bodies, alone, {})[0]
+        return
+    console.print(f"{len(bodies)} chats at once, then one after another, at {options.url}")
+    run = asyncio.run(play(options.url, bodies, with_small=options.with_small))
+    yield {}, run.figures(asyncio.run(texts_alone(options.url, bodies)))
+
+
+def _matrix(console: Console, options: Options) -> Iterator[Row]:
+    """Every budget under every policy. Two of the budgets lie among the sizes of the parks that
+    the first run had."""
+    bodies = pressing_chats(options.num_tokens, options.num_chats)
+    alone = _alone(console, options, bodies)
+    policies = [{"--preempt-policy": policy} for policy in VICTIM_POLICIES]
+    first = {**policies[0], "--preempt-ram": UNLIMITED}
+    figures, output = _played(console, options, bodies, alone, first)
+    yield first, figures
+    budgets = (UNLIMITED, DEFAULT, "0", *_budgets_between(output))
+    for policy in policies:
+        for budget in budgets:
+            about = {**policy, "--preempt-ram": budget}
+            if about != first:
+                yield about, _played(console, options, bodies, alone, about)[0]
+
+
+def _uneven(console: Console, options: Options) -> Iterator[Row]:
+    bodies = uneven_chats(options.num_tokens)
+    alone = _alone(console, options, bodies)
+    for order in LINE_ORDERS:
+        about = {"--preempt-resume": order}
+        yield about, _played(console, options, bodies, alone, about)[0]
+
+
+_RUNS: Final = {"once": _once, "matrix": _matrix, "uneven": _uneven}
+
+
+def _alone(console: Console, options: Options, bodies: Bodies) -> Texts:
+    """From a quiet server in which each chat has the whole pool to itself."""
+    console.print(f"{len(bodies)} chats, one after another")
+    with options.server() as server:
+        return asyncio.run(texts_alone(server.url, bodies))
+
+
+def _played(
+    console: Console, options: Options, bodies: Bodies, alone: Texts, about: dict[str, str]
+) -> tuple[Figures, str]:
+    """The chats at once, on a server with the flags of `about`; also what that server printed."""
+    flags = [word for flag in about.items() if flag[1] != DEFAULT for word in flag]
+    console.print(" ".join([f"{len(bodies)} chats at once", *flags]))
+    with options.server(*flags) as server:
+        run = asyncio.run(play(server.url, bodies, with_small=options.with_small))
+        return run.figures(alone), server.output()
+
+
+def _budgets_between(output: str) -> list[str]:
+    """In MiB, at a third and two thirds of the way from the smallest park to the largest."""
+    sizes = [int(size) / MIB for size in _PARK_BYTES.findall(output)] or [0.0]
+    least, most = min(sizes), max(sizes)
+    wanted = {max(1, round(least + share * (most - least))) for share in (1 / 3, 2 / 3)}
+    return [str(budget) for budget in sorted(wanted)]
+
+
+def _table(rows: list[Row]) -> Iterator[str]:
+    names = [*rows[0][0], *HEADINGS]
+    yield f"| {' | '.join(names)} |"
+    yield "|" + "---|" * len(names)
+    for about, figures in rows:
+        yield f"| {' | '.join([*about.values(), *figures.cells()])} |"
+
+
+def _circumstances() -> dict[str, object]:
+    return {
+        "kvalet": __version__,
+        "ggml-python": version("ggml-python"),
+        "machine": platform.platform(),
+        "processors": os.cpu_count(),
+        "load": os.getloadavg()[0],
+    }

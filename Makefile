@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 MODEL := $(VENV)/.model
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check fmt docs bench clean
+.PHONY: help setup demo serve test check fmt docs bench soak clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -42,6 +42,9 @@ docs: setup  ## write docs/reference/ from the code
 
 bench: setup  ## time a decode step over HTTP and what of it is not ggml's
 	$(BIN)/python bench/decode.py
+
+soak: setup  ## ten minutes of random clients against servers with random flags; ARGS="--seed 2"
+	PYTHONPATH=. $(BIN)/python bench/soak.py $(ARGS)
 
 clean:  ## remove .venv and everything built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

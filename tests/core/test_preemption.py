@@ -32,13 +32,14 @@ def test_a_lone_chat_may_fill_the_pool_under_the_watermark() -> None:
     assert (seq.num_preempts, done.peak_pages) == (0, 16)
 
 
-def waiting_behind(order: str) -> tuple[Run, Sequence, Sequence]:
+def waiting_behind(order: str, *, makes_way: bool = False) -> tuple[Run, Sequence, Sequence]:
     """A resident, a head too large to enter beside it, and a small request behind."""
     scheduler = make_scheduler(num_pages=16, entry_order=order)
     runner = Run(scheduler, FakeEngine(16))
     scheduler.add(make_seq(1, 300, 150))
     runner.step()
     head, small = make_seq(2, 250, 5), make_seq(3, 10, 5)
+    small.makes_way = makes_way
     scheduler.add(head)
     scheduler.add(small)
     runner.step()
@@ -97,9 +98,12 @@ def test_a_shift_copies_what_another_holds() -> None:
         assert generated_by(runner, seq) == alone_endless(seq, n_ctx=256)
 
 
-def test_endless_chats_take_turns_and_finish() -> None:
+@pytest.mark.parametrize("order", ["head", "pass"])
+def test_endless_chats_take_turns_and_finish(order: str) -> None:
     seqs = [make_seq(i, 50, 2000, num_keep=32) for i in (1, 2, 3)]
-    scheduler = make_scheduler(num_pages=12, n_ctx=384, context_shift=True, rotate_s=20.0)
+    scheduler = make_scheduler(
+        num_pages=12, n_ctx=384, context_shift=True, rotate_s=20.0, entry_order=order
+    )
     done = Run(scheduler, FakeEngine(12))
     for seq in seqs:
         scheduler.add(seq)
@@ -108,6 +112,24 @@ def test_endless_chats_take_turns_and_finish() -> None:
     assert all(seq.num_preempts for seq in seqs)
     for seq in seqs:
         assert generated_by(done, seq) == alone_endless(seq, n_ctx=384)
+
+
+def test_chats_that_take_turns_under_pass_do_so_at_the_pace_of_rotation() -> None:
+    seqs = [make_seq(i, length, 700) for i, length in enumerate((300, 60, 60, 60), 1)]
+    scheduler = make_scheduler(
+        num_pages=12, n_ctx=384, context_shift=True, rotate_s=20.0, entry_order="pass"
+    )
+    done = run(seqs, scheduler)
+    assert done.num_finished == 4
+    assert scheduler.counters.n_preempt < 400  # of 2,800 steps
+
+
+def test_whoever_made_way_passes_nobody() -> None:
+    """It would take back what it gave, and be asked for it again, for ever."""
+    runner, head, small = waiting_behind("pass", makes_way=True)
+    assert (head.status, small.status) == (Status.STARTED, Status.STARTED)
+    runner.until_idle()
+    assert runner.num_finished == 3
 
 
 def test_a_budget_for_one_state_refuses_to_rotate_once_per_park_and_all_finish() -> None:

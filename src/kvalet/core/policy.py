@@ -42,8 +42,9 @@ def longest_waiting(seq: Sequence) -> tuple[int, ...]:
 
 
 def most_preempted(seq: Sequence) -> tuple[int, ...]:
-    """One that made way for another stands behind it, however often it was parked."""
-    return (-seq.priority, seq.makes_way, -seq.num_preempts, seq.line_ticket)
+    """Those that made way stand behind, in turn: how often they were parked gives them nothing."""
+    num_preempts = 0 if seq.makes_way else seq.num_preempts
+    return (-seq.priority, seq.makes_way, -num_preempts, seq.line_ticket)
 
 
 LINE_ORDERS: Final[Mapping[str, VictimKey]] = {"head": longest_waiting, "pass": most_preempted}

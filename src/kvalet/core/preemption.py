@@ -166,13 +166,16 @@ class Preemption:
 
     def _enter(self) -> None:
         """The line. Under `head` nobody passes a head that does not fit; under `pass` smaller ones
-        may (SPEC P8)."""
+        may (SPEC P8), but for those that made way: they would take back what they gave."""
+        somebody_waits = False
         for seq in self._line():
+            if somebody_waits and (self._config.entry_order == "head" or seq.makes_way):
+                return
             with self._guard(seq):
                 if seq.status is not Status.PREEMPTING and self._fits(seq):
                     self._let_in(seq)
-                elif self._config.entry_order == "head":
-                    return
+                else:
+                    somebody_waits = True
 
     def _line(self) -> list[Sequence]:
         waiting = [seq for seq in self._slots.active(*WAITING) if not seq.is_held]

@@ -1,6 +1,7 @@
 """A server process over the fake service, for signals: `python -m tests.server.main HOW PORT
 DRAIN_SECONDS`."""
 
+import gc
 import itertools
 import sys
 import time
@@ -68,7 +69,9 @@ def main(how: str, port: int, drain_s: float) -> int:
         sys.stdout.write(f"{url}\n")
         sys.stdout.flush()
 
-    return run(ServerSettings(port=port, drain_s=drain_s), load, on_ready)
+    code = run(ServerSettings(port=port, drain_s=drain_s), load, on_ready)
+    sys.stdout.write(f"{gc.get_freeze_count()} objects left to the last collection alone\n")
+    return code
 
 
 if __name__ == "__main__":

@@ -82,6 +82,16 @@ def test_a_signal_ends_everything_with_a_message(number: signal.Signals) -> None
     assert took < LIMIT_S
 
 
+def test_the_end_of_the_process_does_not_wait_for_a_collection_of_everything() -> None:
+    """It took a second on a busy machine, and no deadline watches over it."""
+    with server("well") as process:
+        url_of(process)
+        stop(process, signal.SIGTERM)
+        assert process.stdout is not None
+        num_spared = int(process.stdout.read().split()[0])
+    assert num_spared > 10_000
+
+
 def test_draining_lets_chats_end_and_begins_nothing_new() -> None:
     with server("until asked", drain_s=60) as process:
         url = url_of(process)

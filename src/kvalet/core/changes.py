@@ -1,9 +1,10 @@
 """What the scheduler reports: what happened to sequences, and totals."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from kvalet.core.plan import FinishReason, SeqId
+from kvalet.core.plan import Direction, FinishReason, SeqId, Transfer
 from kvalet.core.sequence import ParkMode
 
 
@@ -50,3 +51,17 @@ class Counters:
     n_preempt_fail: int = 0
     pages_out: int = 0
     pages_in: int = 0
+
+    def count_park(self, mode: ParkMode) -> None:
+        self.n_preempt += 1
+        if mode is ParkMode.SWAP:
+            self.n_preempt_swap += 1
+        else:
+            self.n_preempt_recompute += 1
+
+    def count_copies(self, transfers: Iterable[Transfer]) -> None:
+        for transfer in transfers:
+            if transfer.direction is Direction.OUT:
+                self.pages_out += len(transfer.moves)
+            else:
+                self.pages_in += len(transfer.moves)

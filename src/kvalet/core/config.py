@@ -1,6 +1,8 @@
-"""What the scheduler is told once."""
+"""What the scheduler is told once, and what may therefore be asked of it."""
 
 from dataclasses import dataclass
+
+from kvalet.errors import ContextExceeded, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +31,12 @@ class SchedulerConfig:
     def victims(self) -> str:
         own = "youngest" if self.trigger == "watermark" else "smallest"
         return self.victim_policy or own
+
+    def validate(self, prompt: tuple[int, ...], id_slot: int | None) -> None:
+        """Raises RequestError or ContextExceeded for what can never be served."""
+        if not prompt:
+            raise RequestError("the prompt has no tokens", "prompt")
+        if len(prompt) >= self.n_ctx:
+            raise ContextExceeded(len(prompt), self.n_ctx)
+        if id_slot is not None and not 0 <= id_slot < self.num_slots:
+            raise RequestError(f"there is no slot {id_slot}", "id_slot")

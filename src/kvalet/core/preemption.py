@@ -149,16 +149,12 @@ class Preemption:
             num_pages = self._parking.swap_out(seq) if mode is ParkMode.SWAP else 0
             if mode is ParkMode.RECOMPUTE:
                 self._parking.drop(seq)
-            self._count_park(seq, mode)
+            self._note_park(seq, mode)
             parked = Parked(mode, why, seq.num_computed, num_pages)
             self._changes.append(Change(seq.seq_id, ChangeKind.PREEMPTED, parked=parked))
 
-    def _count_park(self, seq: Sequence, mode: ParkMode) -> None:
-        self._counters.n_preempt += 1
-        if mode is ParkMode.SWAP:
-            self._counters.n_preempt_swap += 1
-        else:
-            self._counters.n_preempt_recompute += 1
+    def _note_park(self, seq: Sequence, mode: ParkMode) -> None:
+        self._counters.count_park(mode)
         seq.park_mode = mode
         seq.is_announced = True
         seq.num_preempts += 1

@@ -2,7 +2,7 @@
 
 Pure: it never calls the engine, reads no clock, and the same calls give the same plans. State
 changes in `commit`, and in `plan` only for what the plan itself says. The order of a plan: slots,
-context shifts, parks, the line, grants.
+parks, the line, rotation, context shifts, grants.
 """
 
 from collections.abc import Collection, Iterator
@@ -17,7 +17,6 @@ from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
 from kvalet.core.plan import (
     PAGE_CELLS,
-    Direction,
     FinishReason,
     Grant,
     PageCopy,
@@ -27,7 +26,6 @@ from kvalet.core.plan import (
     SlotId,
     StepOutcome,
     StepPlan,
-    Transfer,
     pages_for,
 )
 from kvalet.core.preemption import Preemption
@@ -35,7 +33,7 @@ from kvalet.core.sequence import RUNNING, Move, Sequence, Status
 from kvalet.core.slots import Slots
 from kvalet.core.store import HostStore
 from kvalet.core.transfers import Transfers
-from kvalet.errors import Conflict, ContextExceeded, InvariantViolation, RequestError
+from kvalet.errors import Conflict, InvariantViolation
 
 CONTEXT_EXCEEDED = "Context size has been exceeded."
 RESTORE_FAILED = "failed to restore the preempted sequence"
@@ -103,17 +101,9 @@ class Scheduler:
         """Queue the sequences of a new request, one behind the other, all or none. Raises
         RequestError, ContextExceeded or Overloaded."""
         for seq in family:
-            self._validate(seq)
+            self.config.validate(seq.prompt, seq.id_slot)
             seq.is_endless = self.config.context_shift
         self._start(self._slots.add(family))
-
-    def _validate(self, seq: Sequence) -> None:
-        if not seq.prompt:
-            raise RequestError("the prompt has no tokens", "prompt")
-        if seq.num_prompt >= self.config.n_ctx:
-            raise ContextExceeded(seq.num_prompt, self.config.n_ctx)
-        if seq.id_slot is not None and not 0 <= seq.id_slot < self.config.num_slots:
-            raise RequestError(f"there is no slot {seq.id_slot}", "id_slot")
 
     def cancel(self, seq_id: SeqId) -> None:
         """End a sequence in whatever state, or none of that id (SPEC P16)."""
@@ -134,7 +124,8 @@ class Scheduler:
         shifts, copies = self._shift_full()
         grants = tuple(self._grants())
         self._step += 1
-        transfers = self._take_transfers()
+        transfers = self._transfers.take_started()
+        self.counters.count_copies(transfers)
         return StepPlan(
             self._step, self.pool.take_freed(), tuple(copies), tuple(shifts), grants, transfers
         )
@@ -156,15 +147,6 @@ class Scheduler:
             self._preemption.release(seq)
         else:
             self._keeping.bring_back(slot)
-
-    def _take_transfers(self) -> tuple[Transfer, ...]:
-        transfers = self._transfers.take_started()
-        for transfer in transfers:
-            if transfer.direction is Direction.OUT:
-                self.counters.pages_out += len(transfer.moves)
-            else:
-                self.counters.pages_in += len(transfer.moves)
-        return transfers
 
     def _start(self, started: list[Sequence]) -> None:
         for seq in started:

@@ -16,7 +16,7 @@ from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import SeqId
 from kvalet.core.scheduler import Scheduler
 from kvalet.engine.base import Engine
-from kvalet.errors import ContextExceeded, Overloaded, RequestError
+from kvalet.errors import Overloaded
 from kvalet.runtime.inbox import Cancel, Inbox, Message, Park, Resume, Stop, Submit, TakeSnapshot
 from kvalet.runtime.loop import EngineLoop
 from kvalet.runtime.messages import Generation, Sink, SlotView, Snapshot
@@ -39,6 +39,7 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
         check_every_step: bool = False,
     ) -> None:
+        self._config = config
         self.n_ctx = config.n_ctx
         self.num_slots = config.num_slots
         self.max_queue = config.max_queue
@@ -82,7 +83,7 @@ class Service:
         against the queue. Raises as `submit` does. A queue found full only by the engine thread
         fails every one of them at its sink."""
         for generation in generations:
-            self._validate(generation)
+            self._config.validate(generation.prompt, generation.id_slot)
         now = self._clock()
         family = tuple(
             Stream.of(SeqId(next(self._ids)), generation, sink, now)
@@ -143,15 +144,6 @@ class Service:
         self._loop.run()
         if self.failure is not None:
             self._on_death(self.failure)
-
-    def _validate(self, generation: Generation) -> None:
-        if not generation.prompt:
-            raise RequestError("the prompt has no tokens", "prompt")
-        if len(generation.prompt) >= self.n_ctx:
-            raise ContextExceeded(len(generation.prompt), self.n_ctx)
-        slot = generation.id_slot
-        if slot is not None and not 0 <= slot < self.num_slots:
-            raise RequestError(f"there is no slot {slot}", "id_slot")
 
     def _forget(self, seq_id: SeqId) -> None:
         with self._lock:

@@ -87,7 +87,7 @@ class Batcher:
     def _next_name(self, seq: Sequence) -> PageName | None:
         """Name of the page it would fill next, where it could take that from another."""
         index = seq.num_computed // PAGE_CELLS
-        if seq.num_computed % PAGE_CELLS or (index + 1) * PAGE_CELLS >= len(seq.tokens):
+        if seq.num_computed % PAGE_CELLS or index >= seq.max_named:
             return None
         return self._parking.name(seq, index)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
-from kvalet.core.plan import PAGE_CELLS, Direction, PageId, SlotId
+from kvalet.core.plan import PAGE_CELLS, PageId, SlotId
 from kvalet.core.sequence import Sequence
 from kvalet.core.store import HostPage, HostStore
 from kvalet.core.transfers import Transfers
@@ -51,12 +51,11 @@ class Keeping:
             self._store.pin(name, seq.page_tokens(index)) for index, name in enumerate(names)
         ]
         self._kept[slot] = _Kept(seq, host_pages, timeout_s)
-        new = [(page, host) for page, host in zip(pages, host_pages, strict=True) if host.pins == 1]
-        if not new:
-            self._clear(pages)
-            return
-        self._transfers.start(
-            seq, Direction.OUT, new, lambda: self._clear(pages), lambda: self.forget(slot)
+        self._transfers.copy_out(
+            seq,
+            zip(pages, host_pages, strict=True),
+            lambda: self._clear(pages),
+            lambda: self.forget(slot),
         )
 
     def bring_back(self, slot: SlotId) -> None:
@@ -71,9 +70,8 @@ class Keeping:
         ][: self._pool.num_clear]
         indexed = [(index, self._pool.take(), host) for index, host in wanted]
         if indexed:
-            self._transfers.start(
+            self._transfers.copy_in(
                 kept.seq,
-                Direction.IN,
                 [(page, host) for _, page, host in indexed],
                 lambda: self._into_cache(kept.seq, [(i, page) for i, page, _ in indexed]),
                 lambda: None,

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TypeAlias
 
 from kvalet.core.pages import PagePool
-from kvalet.core.plan import PAGE_CELLS, Direction, PageId, SeqId, pages_for
+from kvalet.core.plan import PAGE_CELLS, PageId, SeqId, pages_for
 from kvalet.core.room import Entry
 from kvalet.core.sequence import Move, PageName, Sequence, Status
 from kvalet.core.store import HostKey, HostPage, HostStore
@@ -46,19 +46,12 @@ class Parking:
         for index, key in enumerate(self._keys(seq)):
             host_pages.append(self._store.pin(key, seq.page_tokens(index)))
         seq.move(Move.PARK)
-        pairs = zip(seq.table, host_pages, strict=True)
-        new = [(page, host) for page, host in pairs if host.pins == 1]
-        if new:
-            self._transfers.start(
-                seq,
-                Direction.OUT,
-                new,
-                lambda: self._leave(seq),
-                lambda: self._copy_out_failed(seq),
-            )
-        else:
-            self._leave(seq)
-        return len(new)
+        return self._transfers.copy_out(
+            seq,
+            zip(seq.table, host_pages, strict=True),
+            lambda: self._leave(seq),
+            lambda: self._copy_out_failed(seq),
+        )
 
     def drop(self, seq: Sequence) -> None:
         """Park without a copy: what is not found by name later is computed again."""
@@ -108,18 +101,16 @@ class Parking:
         for _, host in copies:
             host.is_used = True
         seq.move(Move.RESTORE)
-        self._transfers.start(
+        self._transfers.copy_in(
             seq,
-            Direction.IN,
             copies,
             lambda: self._copied_in(seq, [page for page, _ in copies]),
             lambda: self._copy_in_failed(seq, before),
         )
 
     def take_named(self, seq: Sequence) -> None:
-        """At a page boundary, take the next pages of the known tokens by name; the last token is
-        always left to compute, for its logits (SPEC S4)."""
-        while seq.num_computed % PAGE_CELLS == 0 and len(seq.table) < _max_named(seq):
+        """At a page boundary, take the next pages of the known tokens by name."""
+        while seq.num_computed % PAGE_CELLS == 0 and len(seq.table) < seq.max_named:
             page = self.find(seq, len(seq.table))
             if page is None:
                 return
@@ -162,7 +153,7 @@ class Parking:
         left = self._left.get(seq.seq_id, [])
         places: list[Place] = []
         for index in range(max(len(left), self._cells_had(seq) // PAGE_CELLS)):
-            place = self._locate_named(seq, index) if index < _max_named(seq) else None
+            place = self._locate_named(seq, index) if index < seq.max_named else None
             if place is None and index < len(left) and left[index].is_landed:
                 place = left[index]
             if place is None:
@@ -181,7 +172,7 @@ class Parking:
         """Cells a parked sequence had computed; for a new one, those it may find by name."""
         if seq.status is Status.PREEMPTED:
             return seq.num_computed
-        return _max_named(seq) * PAGE_CELLS
+        return seq.max_named * PAGE_CELLS
 
     def _cells_in(self, seq: Sequence, places: list[Place]) -> int:
         return min(len(places) * PAGE_CELLS, self._cells_had(seq))
@@ -226,8 +217,3 @@ class Parking:
     def _unpin_left(self, seq: Sequence) -> None:
         for host in self._left.pop(seq.seq_id, []):
             self._store.unpin(host)
-
-
-def _max_named(seq: Sequence) -> int:
-    """Pages of `seq` that may be taken by name: full ones, the last known token's never."""
-    return (len(seq.tokens) - 1) // PAGE_CELLS

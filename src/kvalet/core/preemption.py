@@ -111,7 +111,8 @@ class Preemption:
 
     def _relieve(self) -> None:
         """Park until the residents' next steps fit (SPEC P1, P2)."""
-        while self._is_pressed():
+        is_short, self._is_short = self._is_short, False
+        while self._is_pressed(is_short):
             victims = policy.choose_victims(
                 self._residents(), self._gain, self._pool.refs, self._victim_key
             )
@@ -119,12 +120,12 @@ class Preemption:
                 return
             for seq in victims:
                 self._park(seq, "pressure")
+            is_short = False
 
-    def _is_pressed(self) -> bool:
+    def _is_pressed(self, is_short: bool) -> bool:
         residents, pace = self._residents(), self._pace()
         leaving = self._transfers.num_leaving(self._slots.active())
-        if self._is_short:
-            self._is_short = False
+        if is_short:
             return leaving == 0
         return self._trigger.is_pressed(residents, self._pool, leaving, pace)
 
@@ -188,7 +189,7 @@ class Preemption:
         return next(iter(self._line()), None)
 
     def _fits(self, seq: Sequence) -> bool:
-        if seq.status is Status.PREEMPTED and not self._parking.can_restore(seq):
+        if not self._parking.can_restore(seq):
             return False
         entry = self._parking.entry(seq)
         pace = self._batcher.pace(self._slots.active(), joining=True)

@@ -169,18 +169,16 @@ class Scheduler:
             self._fail(head, CONTEXT_EXCEEDED)
 
     def _charge_shifts(self) -> None:
-        for seq in self._active(Status.DECODE):
+        for seq in self._active(*RUNNING):
             with self._guard(seq):
-                if shift.is_due(seq, self.config.n_ctx):
-                    seq.num_to_copy = shift.num_to_copy(seq, self.pool)
+                is_due = self._waits_to_shift(seq)
+                seq.num_to_copy = shift.num_to_copy(seq, self.pool) if is_due else 0
 
     def _shift_full(self) -> tuple[list[PageShift], list[PageCopy]]:
         """Endless sequences that reached n_ctx shift, if the pages to copy can be had now."""
         shifts: list[PageShift] = []
         copies: list[PageCopy] = []
-        for seq in self._active(Status.DECODE):
-            if not shift.is_due(seq, self.config.n_ctx):
-                continue
+        for seq in filter(self._waits_to_shift, self._active()):
             with self._guard(seq):
                 if shift.num_to_copy(seq, self.pool) <= self.pool.num_clear:
                     new_copies, moved = shift.shift(seq, self.pool)

@@ -156,6 +156,12 @@ class Sequence:
         """A shifted context cannot be computed from its tokens: its keys saw what was dropped."""
         return self.num_dropped == 0
 
+    @property
+    def max_named(self) -> int:
+        """First pages that may be taken by name: full ones, never the last known token's, which is
+        computed for its logits (SPEC S4)."""
+        return (len(self.tokens) - 1) // PAGE_CELLS
+
     def num_left(self, n_ctx: int) -> int:
         """Tokens it may still generate; n_ctx stands for any number."""
         room = n_ctx if self.is_endless else n_ctx - len(self.tokens)

@@ -49,5 +49,4 @@ def shift(seq: Sequence, pool: PagePool) -> tuple[list[PageCopy], PageShift]:
     del seq.table[keep : keep + drop]
     pool.release_all(dropped)
     seq.drop_tokens(keep * PAGE_CELLS, drop * PAGE_CELLS)
-    seq.num_to_copy = 0
     return copies, PageShift(tuple(seq.table[keep:]), -drop * PAGE_CELLS)

@@ -1,17 +1,21 @@
 """Copies in flight between pool and host store.
 
 A copy holds its pages and pins its buffers until it has landed, whatever becomes of the sequence
-meanwhile; then it tells whoever started it, and lets go.
+meanwhile; then it calls `landed` or `failed`, once, and lets go.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from kvalet.core.pages import PagePool
 from kvalet.core.plan import Direction, PageId, Transfer, TransferId
 from kvalet.core.sequence import Sequence, Status
 from kvalet.core.store import HostPage, HostStore
+
+Pair: TypeAlias = tuple[PageId, HostPage]
+Then: TypeAlias = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +23,8 @@ class _Flight:
     seq: Sequence
     transfer: Transfer
     host_pages: list[HostPage]
-    landed: Callable[[], None]
-    failed: Callable[[], None]
+    landed: Then
+    failed: Then
 
     @property
     def pages(self) -> list[PageId]:
@@ -39,25 +43,31 @@ class Transfers:
     def is_in_flight(self) -> bool:
         return bool(self._flights)
 
-    def start(
-        self,
-        seq: Sequence,
-        direction: Direction,
-        copies: list[tuple[PageId, HostPage]],
-        landed: Callable[[], None],
-        failed: Callable[[], None],
-    ) -> Transfer:
-        """Hold and pin what is copied. `landed` or `failed` is called once, before it is let go."""
-        for page, host in copies:
+    def copy_out(self, seq: Sequence, pairs: Iterable[Pair], landed: Then, failed: Then) -> int:
+        """Copy those of `pairs` that nobody else has put into the store, or on the way there;
+        returns how many. If there are none, they have landed."""
+        new = [(page, host) for page, host in pairs if host.pins == 1]
+        if new:
+            self._start(seq, Direction.OUT, new, landed, failed)
+        else:
+            landed()
+        return len(new)
+
+    def copy_in(self, seq: Sequence, pairs: list[Pair], landed: Then, failed: Then) -> None:
+        self._start(seq, Direction.IN, pairs, landed, failed)
+
+    def _start(
+        self, seq: Sequence, direction: Direction, pairs: list[Pair], landed: Then, failed: Then
+    ) -> None:
+        for page, host in pairs:
             self._pool.hold(page)
             self._store.pin_again(host)
-        moves = tuple((page, host.host_id) for page, host in copies)
+        moves = tuple((page, host.host_id) for page, host in pairs)
         transfer = Transfer(TransferId(self._next_id), seq.seq_id, direction, moves)
         self._next_id += 1
-        host_pages = [host for _, host in copies]
+        host_pages = [host for _, host in pairs]
         self._flights[transfer.transfer_id] = _Flight(seq, transfer, host_pages, landed, failed)
         self._started.append(transfer)
-        return transfer
 
     def take_started(self) -> tuple[Transfer, ...]:
         """Copies begun since the last call: the next plan's."""

@@ -7,6 +7,8 @@ A trigger answers two questions about the coming step, from the arithmetic of `r
 from dataclasses import dataclass
 from typing import Protocol
 
+from typing_extensions import override
+
 from kvalet.core import room
 from kvalet.core.config import SchedulerConfig
 from kvalet.core.pages import PagePool
@@ -44,18 +46,14 @@ class Lookahead:
 
 
 @dataclass(frozen=True, slots=True)
-class LastResort:
-    """No lookahead: park only when the coming step itself does not fit (SPEC P12)."""
+class LastResort(Lookahead):
+    """Enters alike, but is parked only when the coming step itself does not fit (SPEC P12)."""
 
+    @override
     def is_pressed(
         self, residents: list[Sequence], pool: PagePool, leaving: int, pace: Pace
     ) -> bool:
         return sum(room.need(seq, pace) for seq in residents) > pool.num_clear + leaving
-
-    def can_enter(
-        self, seq: Sequence, entry: Entry, residents: list[Sequence], pool: PagePool, pace: Pace
-    ) -> bool:
-        return room.can_enter(seq, entry, residents, pool.num_clear, pace)
 
 
 @dataclass(frozen=True, slots=True)

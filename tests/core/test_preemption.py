@@ -3,7 +3,7 @@
 import pytest
 
 from kvalet.core.changes import ChangeKind
-from kvalet.core.plan import PAGE_CELLS, Direction, SeqId, pages_for
+from kvalet.core.plan import PAGE_CELLS, Direction, SeqId, Transfer, pages_for
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence, Status
 from kvalet.engine.fake import FakeEngine
@@ -158,6 +158,57 @@ def test_a_shifted_state_that_cannot_be_restored_ends_after_its_patience() -> No
         "failed to restore the preempted sequence",
     )
     assert scheduler.pool.num_referenced == scheduler.store.num_held == 0
+
+
+def shifting(num_failing: int) -> tuple[Run, Sequence]:
+    """A chat that is parked every 100 tokens and has shifted by its third park; from then on so
+    many copies out fail."""
+    engine = FakeEngine(8, transfer_steps=1)
+    seq = make_seq(1, 50, 900)
+    failing = iter(range(num_failing))
+
+    def fault(transfer: Transfer) -> str | None:
+        is_due = transfer.direction is Direction.OUT and not seq.can_replay
+        return "no memory" if is_due and next(failing, None) is not None else None
+
+    engine.faults.transfer = fault
+    scheduler = make_scheduler(num_pages=8, context_shift=True, preempt_every=100)
+    scheduler.add(seq)
+    return Run(scheduler, engine), seq
+
+
+def test_a_shifted_state_that_does_not_get_out_stays_where_it_is() -> None:
+    done, seq = shifting(num_failing=2)
+    done.until_idle()
+    assert generated_by(done, seq) == alone_endless(seq, n_ctx=256)
+    counters = done.scheduler.counters
+    assert (counters.n_preempt_fail, counters.n_preempt, counters.n_resume) == (2, 8, 8)
+    told = [change.kind for change in done.changes]
+    assert told == [ChangeKind.PREEMPTED, ChangeKind.RESUMED] * 8 + [ChangeKind.FINISHED]
+
+
+def test_a_shifted_state_that_never_gets_out_is_given_up() -> None:
+    done, seq = shifting(num_failing=900)
+    done.until_idle()
+    assert generated_by(done, seq) == alone_endless(seq, n_ctx=256)[:500]
+    assert done.scheduler.counters.n_preempt_fail == 3
+    assert done.changes[-1].message == "failed to restore the preempted sequence"
+    assert done.scheduler.pool.num_referenced == done.scheduler.store.num_held == 0
+
+
+def test_a_shifted_state_lost_in_the_store_is_given_up() -> None:
+    """A page of it that another was copying out did not get there."""
+    done, seq = shifting(num_failing=0)
+
+    def lose(_: int) -> None:
+        if seq.status is Status.PREEMPTED and not seq.can_replay:
+            for host in done.scheduler._parking._left[seq.seq_id]:
+                done.scheduler.store.lose(host)
+
+    done.until_idle(each=lose)
+    assert seq.status is Status.ENDED
+    assert done.changes[-1].message == "failed to restore the preempted sequence"
+    assert done.scheduler.pool.num_referenced == done.scheduler.store.num_held == 0
 
 
 def test_a_shifted_victim_is_copied_even_over_the_budget_and_comes_back() -> None:

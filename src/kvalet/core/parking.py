@@ -16,7 +16,7 @@ from kvalet.core.sequence import Move, PageName, Sequence, Status
 from kvalet.core.store import HostKey, HostPage, HostStore
 from kvalet.core.transfers import Transfers
 
-RESTORE_TRIES = 3
+COPY_TRIES = 3
 
 Place: TypeAlias = PageId | HostPage
 
@@ -28,7 +28,7 @@ class Parking:
         self._transfers = transfers
         self.root = root
         self._left: dict[SeqId, list[HostPage]] = {}  # what each parked sequence left in the store
-        self._num_failed: Counter[SeqId] = Counter()  # copies, since it was parked
+        self._num_failed: Counter[SeqId] = Counter()  # copies, since it last came in
 
     def can_swap(self, seq: Sequence) -> bool:
         """Whether `seq` holds anything and the host store has room for all of it."""
@@ -63,9 +63,9 @@ class Parking:
         """Whether `seq` can go on: all of its state is to be had, or can be computed again."""
         return seq.can_replay or self.entry(seq).num_to_compute <= seq.num_pending
 
-    def has_failed(self, seq: Sequence) -> bool:
-        """Whether a copy of its state failed since it was parked."""
-        return self._num_failed[seq.seq_id] > 0
+    def is_failing(self, seq: Sequence) -> bool:
+        """Whether it is in doubt that `seq`, which is parked, comes in again."""
+        return self._num_failed[seq.seq_id] > 0 or not self.can_restore(seq)
 
     def entry(self, seq: Sequence) -> Entry:
         """What bringing `seq` in would take."""
@@ -184,8 +184,16 @@ class Parking:
             seq.move(Move.PARKED)
 
     def _copy_out_failed(self, seq: Sequence) -> None:
+        """One that cannot be replayed goes on with the pages it still holds; but not for ever,
+        since somebody needs the room."""
+        if seq.status is not Status.PREEMPTING:
+            return
         self._num_failed[seq.seq_id] += 1
-        self._leave(seq)
+        if seq.can_replay or self._num_failed[seq.seq_id] >= COPY_TRIES:
+            self._leave(seq)
+        else:
+            self._unpin_left(seq)
+            seq.move(Move.PARK_FAILED)
 
     def _copied_in(self, seq: Sequence, copied: list[PageId]) -> None:
         """Its copy in has landed: its pages may be found by name from now on."""
@@ -203,7 +211,7 @@ class Parking:
         seq.num_computed = num_computed
         seq.move(Move.RESTORE_FAILED)
         self._num_failed[seq.seq_id] += 1
-        if self._num_failed[seq.seq_id] >= RESTORE_TRIES and seq.can_replay:
+        if self._num_failed[seq.seq_id] >= COPY_TRIES and seq.can_replay:
             self._unpin_left(seq)
 
     def _take_part(self, seq: Sequence) -> None:

@@ -180,8 +180,12 @@ class Preemption:
 
     def _let_in(self, seq: Sequence) -> None:
         self._parking.bring_in(seq)
+        self.note_return(seq)
+
+    def note_return(self, seq: Sequence) -> None:
+        """It is no longer on its way out, or away."""
         self._counters.n_resume += seq.park_mode is not None
-        seq.makes_way = False
+        seq.is_held = seq.makes_way = False
         self.announce_resumed(seq)
 
     def head(self) -> Sequence | None:

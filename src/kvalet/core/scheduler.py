@@ -156,7 +156,7 @@ class Scheduler:
         """One that can neither be restored nor replayed ends after a while (SPEC P17)."""
         for seq in self._active(Status.PREEMPTED):
             is_late = now - seq.waiting_since >= RESTORE_PATIENCE_S
-            if not seq.can_replay and self._parking.has_failed(seq) and is_late:
+            if is_late and not seq.can_replay and self._parking.is_failing(seq):
                 self._fail(seq, RESTORE_FAILED)
 
     def _fail_hopeless(self) -> None:
@@ -209,7 +209,9 @@ class Scheduler:
             self._preemption.announce_resumed(self._transfers.land(transfer_id))
         for transfer_id in outcome.failed_transfers:
             self.counters.n_preempt_fail += 1
-            self._transfers.fail(transfer_id)
+            failed = self._transfers.fail(transfer_id)
+            if failed.status is Status.DECODE:  # its copy out; it goes on
+                self._preemption.note_return(failed)
 
     def _commit_grant(self, seq: Sequence, grant: Grant, outcome: StepOutcome) -> None:
         if seq.seq_id in outcome.failed:

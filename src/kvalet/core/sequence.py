@@ -34,6 +34,7 @@ class Move(Enum):
     PARK = "copy out issued"
     DROP = "parked without a copy"
     PARKED = "copy out landed"
+    PARK_FAILED = "copy out failed, goes on"
     RESTORE = "copy in issued"
     RESTORE_FAILED = "copy in failed"
     TO_PREFILL = "goes on with its prompt"
@@ -59,6 +60,7 @@ TRANSITIONS: Final[dict[tuple[Status, Move], Status]] = {
     **{(s, Move.PARK): Status.PREEMPTING for s in (Status.PREFILL, Status.DECODE, Status.REPLAY)},
     **{(s, Move.DROP): Status.PREEMPTED for s in (Status.PREFILL, Status.DECODE, Status.REPLAY)},
     (Status.PREEMPTING, Move.PARKED): Status.PREEMPTED,
+    (Status.PREEMPTING, Move.PARK_FAILED): Status.DECODE,
     (Status.PREEMPTED, Move.RESTORE): Status.RESTORING,
     (Status.RESTORING, Move.RESTORE_FAILED): Status.PREEMPTED,
     **{

@@ -84,14 +84,15 @@ class Transfers:
         self._let_go(flight)
         return flight.seq
 
-    def fail(self, transfer_id: TransferId) -> None:
-        """What did not get out is not in the store."""
+    def fail(self, transfer_id: TransferId) -> Sequence:
+        """What did not get out is not in the store. Returns its sequence, as `land` does."""
         flight = self._flights.pop(transfer_id)
         if flight.transfer.direction is Direction.OUT:
             for host in flight.host_pages:
                 self._store.lose(host)
         flight.failed()
         self._let_go(flight)
+        return flight.seq
 
     def num_leaving(self, sequences: Iterable[Sequence]) -> int:
         """Pages all of whose holders are on their way out."""

@@ -81,8 +81,8 @@ class Outputs:
     def deliver(self, changes: list[Change]) -> list[SeqId]:
         """Tell every client what the step brought it; returns those whose sink is broken."""
         now = self._clock()
-        self._note(changes, now)
         self._parks.settle(now)
+        self._note(changes, now)
         broken = [seq_id for seq_id, stream in self._streams.items() if not stream.send()]
         for seq_id in [seq_id for seq_id, stream in self._streams.items() if stream.is_over]:
             self.close(seq_id)

@@ -149,6 +149,15 @@ def test_a_context_that_cannot_shift() -> None:
             context(parse("--context-shift", *args), n_ctx_train=32)
 
 
+def test_a_context_that_holds_no_chat() -> None:
+    with pytest.raises(ConfigError, match="--ctx-size: 1 cells"):
+        context(parse("-c", "1"), n_ctx_train=32)
+
+
+def test_no_limit_on_tokens_is_llama_cpp_s_minus_one() -> None:
+    assert server_settings(parse("--predict", "-1")).max_new_tokens is None
+
+
 def test_the_server_is_told() -> None:
     told = server_settings(
         parse("--park-timeout", "9", "--drain-seconds", "4", "--sse-ping-interval", "0")

@@ -104,9 +104,9 @@ class ServeConfig:
     predict: int | None = setting(
         "-n, --predict N",
         "LLAMA_ARG_N_PREDICT",
-        integer(0),
+        integer(UNLIMITED),
         None,
-        "most tokens generated for a request that does not say how many",
+        "most tokens generated for a request that does not say how many; -1: no limit",
         shown="until the context is full",
     )
     context_shift: bool = setting(

@@ -35,13 +35,14 @@ class RequestError(KvaletError):
 
 
 class ContextExceeded(RequestError):
-    """A prompt of `n_prompt_tokens` in a context of `n_ctx` cells (SPEC S5)."""
+    """A prompt of `n_prompt_tokens` (or, `at_least` so many) in `n_ctx` cells (SPEC S5)."""
 
     kind = "exceed_context_size_error"
 
-    def __init__(self, n_prompt_tokens: int, n_ctx: int) -> None:
+    def __init__(self, n_prompt_tokens: int, n_ctx: int, *, at_least: bool = False) -> None:
+        count = f"at least {n_prompt_tokens}" if at_least else str(n_prompt_tokens)
         super().__init__(
-            f"the request exceeds the available context size: {n_prompt_tokens} prompt tokens, "
+            f"the request exceeds the available context size: {count} prompt tokens, "
             f"n_ctx is {n_ctx}; shorten the prompt or start the server with a larger --ctx-size",
             "prompt",
         )

@@ -36,6 +36,7 @@ SWITCH_INTERVAL_S = 2e-4
 # How long the exactness probe may take; what it finds is kept for the next start.
 PROBE_S = {"auto": 0.3, "on": math.inf, "off": 0.0}
 
+MIN_CTX = 2  # cells
 MIN_SHIFT_CTX = 64  # cells: a page to keep and one to forget
 MIB = 1 << 20
 
@@ -74,7 +75,7 @@ def server_settings(config: ServeConfig) -> ServerSettings:
         host=config.host,
         port=config.port,
         api_keys=(config.api_key,) if config.api_key else (),
-        max_new_tokens=config.predict,
+        max_new_tokens=None if config.predict == UNLIMITED else config.predict,
         sse_ping_interval_s=config.sse_ping_interval,
         park_timeout_s=config.park_timeout,
         drain_s=config.drain_seconds,
@@ -171,6 +172,8 @@ def context(config: ServeConfig, n_ctx_train: int) -> int:
     n_ctx = config.ctx_size or n_ctx_train
     if config.ctx_size is None:
         n_ctx = min(n_ctx_train, DEFAULT_CTX_LIMIT)
+    if n_ctx < MIN_CTX:
+        raise ConfigError(f"--ctx-size: {n_ctx} cells hold no prompt and an answer")
     if config.context_shift and n_ctx < MIN_SHIFT_CTX:
         raise ConfigError(
             f"--context-shift needs a --ctx-size of at least {MIN_SHIFT_CTX} cells, not {n_ctx}"

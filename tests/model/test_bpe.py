@@ -37,6 +37,11 @@ def test_every_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
     assert b"".join(map(tokenizer.token_bytes, ids)) == text.encode()
 
 
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_no_text_has_fewer_tokens_than_it_must(tokenizer: Tokenizer, text: str) -> None:
+    assert tokenizer.least_tokens(text) <= len(tokenizer.encode(text))
+
+
 @pytest.mark.parametrize("text", ["", "\0", "a\0\0b", "\U0001f600\u200d\U0001f525", " \n\t "])
 def test_odd_texts_come_back(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text

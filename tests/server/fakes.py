@@ -64,6 +64,9 @@ class ByteTokenizer:
                 rest = rest[1:]
         return [BOS, *ids] if add_bos and self.add_bos and ids[:1] != [BOS] else ids
 
+    def least_tokens(self, text: str) -> int:
+        return len(text.encode()) // max(map(len, SPECIAL.values()))
+
     def decode(self, ids: Iterable[int], special: bool = False) -> str:
         return b"".join(self.token_bytes(i, special) for i in ids).decode("utf-8", "replace")
 

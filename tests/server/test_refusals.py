@@ -15,7 +15,7 @@ from kvalet.server.wire.llamacpp import NativeRequest
 from kvalet.server.wire.openai import ChatRequest, CompletionRequest
 from kvalet.server.wire.strict import HARMLESS, UNSUPPORTED, Strict
 from tests.server.edge import Edge
-from tests.server.fakes import FakeService
+from tests.server.fakes import ByteTokenizer, FakeService
 
 COMPLETION = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -264,3 +264,15 @@ def test_no_json_gets_past_as_anything_but_a_request_or_a_refusal(
     body = data.draw(st.dictionaries(names, JSON, max_size=5))
     with contextlib.suppress(RequestError):
         kind.parse(json.dumps(body).encode())
+
+
+def test_a_text_that_cannot_fit_is_refused_without_being_tokenised(
+    edge: Edge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> list[int]:
+        raise AssertionError("tokenised all the same")
+
+    monkeypatch.setattr(ByteTokenizer, "encode", refuse)
+    error = edge.error(COMPLETION, {"prompt": "a" * 1_000_000})
+    assert error["type"] == "exceed_context_size_error"
+    assert "at least" in error["message"]

@@ -44,6 +44,8 @@ class Tokenizer:
         swallowing = _swallowing(file, vocabulary)
         user_defined = _ids_by_text(vocabulary, frozenset({TokenKind.USER_DEFINED}))
         silent = _ids_by_text(vocabulary, SILENT_KINDS)
+        self._most_bytes = max(len(text.encode("utf-8", "replace")) for text in vocabulary.texts)
+        self._is_swallowing = bool(swallowing)
         self._untrusted = SpecialTokens(user_defined, swallowing)
         self._trusted = SpecialTokens(user_defined | silent, swallowing)
 
@@ -67,6 +69,12 @@ class Tokenizer:
         if add_bos and self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
+
+    def least_tokens(self, text: str) -> int:
+        """A number of tokens that `text` has at least, without tokenising it: no token is longer
+        than the vocabulary's longest. 0 where tokens may take any amount of white space."""
+        num_bytes = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        return 0 if self._is_swallowing else -(-num_bytes // self._most_bytes)
 
     def token_bytes(self, token: int, special: bool = False) -> bytes:
         """The bytes a token adds to a stream, perhaps a part of a UTF-8 character. Control tokens

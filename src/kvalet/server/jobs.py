@@ -94,7 +94,7 @@ def _encoded(
             f"the {MAX_SEQUENCES} that one request may ask for",
             field,
         )
-    return [encode_prompt(model.tokenizer, prompt) for prompt in prompts]
+    return [encode_prompt(model, prompt) for prompt in prompts]
 
 
 def _sampling(

@@ -69,6 +69,10 @@ class Tokenizer(Protocol):
         """`add_bos`: begin with BOS if the model wants one and the text does not write it."""
         ...
 
+    def least_tokens(self, text: str) -> int:
+        """A number of tokens that `text` has at least, without tokenising it."""
+        ...
+
     def decode(self, ids: Sequence[int], special: bool = False) -> str: ...
 
     def token_bytes(self, token: int, special: bool = False) -> bytes:

@@ -3,14 +3,18 @@
 Runs on a worker thread (DESIGN D5): a long prompt must not hold up other streams.
 """
 
-from kvalet.errors import RequestError
+from kvalet.errors import ContextExceeded, RequestError
 from kvalet.server.ports import ServedModel, Tokenizer
 from kvalet.server.wire.openai import TemplateFields
 from kvalet.server.wire.prompt import Bias, Prompt
 
 
-def encode_prompt(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, ...]:
+def encode_prompt(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
     """Token ids of one prompt. A text at its start gets BOS, if the model's texts have it."""
+    tokenizer = model.tokenizer
+    for part in prompt:
+        if isinstance(part, str):
+            _refuse_hopeless(model, part)
     return tuple(encode_parts(tokenizer, prompt, "prompt", add_bos=True, parse_special=True))
 
 
@@ -50,7 +54,15 @@ def render_chat(model: ServedModel, request: TemplateFields) -> str:
 def encode_chat(model: ServedModel, request: TemplateFields) -> tuple[int, ...]:
     """Token ids of a conversation. BOS comes once, whether the template writes it or not."""
     text = render_chat(model, request)
+    _refuse_hopeless(model, text)
     return tuple(model.tokenizer.encode(text, add_bos=True, parse_special=True))
+
+
+def _refuse_hopeless(model: ServedModel, text: str) -> None:
+    """Tokenising megabytes takes long and holds up others; a text that cannot fit is not."""
+    least, n_ctx = model.tokenizer.least_tokens(text), model.service.n_ctx
+    if least >= n_ctx:
+        raise ContextExceeded(least, n_ctx, at_least=True)
 
 
 def encode_bias(tokenizer: Tokenizer, biases: tuple[Bias, ...]) -> tuple[tuple[int, float], ...]:

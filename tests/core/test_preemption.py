@@ -98,6 +98,19 @@ def test_a_shift_copies_what_another_holds() -> None:
         assert generated_by(runner, seq) == alone_endless(seq, n_ctx=256)
 
 
+def test_a_page_is_copied_before_it_is_given_up_and_taken_by_another() -> None:
+    """Both shift in one step: the first copies a page that the second drops, and the third takes
+    it for its next tokens."""
+    scheduler = make_scheduler(num_pages=13, n_ctx=256, context_shift=True, preempt=False)
+    prompt = make_prompt(225)
+    copying = make_seq(1, prompt=(*prompt, 1), max_new_tokens=60)
+    dropping = make_seq(2, prompt=(*prompt, 0, 1), max_new_tokens=60, num_discard=224)
+    done = run([copying, dropping, make_seq(3, 4, 100)], scheduler)
+    sources = [(i, copy.src) for i, plan in enumerate(done.plans) for copy in plan.page_copies]
+    assert any(done.plans[i].grants[-1].pages[-1] == page for i, page in sources)
+    assert generated_by(done, copying) == alone_endless(copying, n_ctx=256)
+
+
 @pytest.mark.parametrize("order", ["head", "pass"])
 def test_endless_chats_take_turns_and_finish(order: str) -> None:
     seqs = [make_seq(i, 50, 2000, num_keep=32) for i in (1, 2, 3)]

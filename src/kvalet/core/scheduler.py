@@ -126,9 +126,10 @@ class Scheduler:
         self._step += 1
         transfers = self._transfers.take_started()
         self.counters.count_copies(transfers)
-        return StepPlan(
-            self._step, self.pool.take_freed(), tuple(copies), tuple(shifts), grants, transfers
-        )
+        sources = [copy.src for copy in copies]
+        # Given up by its last holder in the step that copies it, a page is still read.
+        freed = tuple(page for page in self.pool.take_freed() if page not in sources)
+        return StepPlan(self._step, freed, tuple(copies), tuple(shifts), grants, transfers)
 
     def park(self, slot: SlotId, timeout_s: float) -> None:
         """Park what runs in `slot`, or what its last request left (SPEC P14). Raises Conflict."""

@@ -290,7 +290,7 @@ def make_snapshot(num_live: int) -> Snapshot:
     }
     gauges = {"requests_processing": float(num_live), "kv_cells_total": 128.0, "novel": 1.0}
     waits = {"parked_seconds": Histogram((0.5, 1.0, 2.5), (1, 0, 3, 2), 12.25)}
-    return Snapshot((busy, idle), 0, gauges, counters, waits)
+    return Snapshot((busy, idle), gauges, counters, waits)
 
 
 def make_model(

@@ -130,7 +130,6 @@ class Snapshot:
     Names are those of /metrics without their prefix."""
 
     slots: tuple[SlotView, ...]
-    queued: int
     gauges: dict[str, float]
     counters: dict[str, float]
     histograms: dict[str, Histogram] = field(default_factory=dict[str, Histogram])

@@ -24,7 +24,6 @@ class Snapshots:
     def take(self) -> Snapshot:
         return Snapshot(
             slots=tuple(self.slot(SlotId(slot)) for slot in range(len(self.scheduler.slots))),
-            queued=self.scheduler.num_queued,
             gauges=self._gauges(),
             counters=self._counters(),
             histograms=self.durations.histograms(),

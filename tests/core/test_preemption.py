@@ -65,6 +65,15 @@ def test_who_waits_before_its_first_token_is_told_and_it_is_no_park() -> None:
     assert runner.scheduler.counters.n_resume == head.num_preempts == small.num_preempts == 0
 
 
+def test_waiting_begins_with_the_first_step_that_sees_it() -> None:
+    scheduler = make_scheduler()
+    scheduler.plan(5.0)
+    seq = make_seq(1)
+    scheduler.add(seq)
+    scheduler.plan(1000.0)
+    assert seq.waiting_since == 1000.0
+
+
 def test_without_preemption_exactly_the_one_whose_page_cannot_be_had_ends() -> None:
     big, small = make_seq(1, 250, 200), make_seq(2, 100, 300)
     done = run([big, small], make_scheduler(num_pages=16, preempt=False))

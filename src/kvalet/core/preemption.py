@@ -45,13 +45,15 @@ class Preemption:
         self._trigger = make_trigger(config)
         self._victim_order = policy.VICTIM_POLICIES[config.victims]
         self._line_order = policy.LINE_ORDERS[config.entry_order]
-        self.now = 0.0
+        self._now = 0.0
         self._next_ticket = 0
         self._is_short = False
 
     def run(self, now: float) -> None:
         """Parks and entries of a step; `now` in seconds."""
-        self.now = now
+        self._now = now
+        for seq in self._slots.take_started():
+            self._join_line(seq)
         self._park_held()
         if self._config.preempt:
             self._park_forced()
@@ -61,9 +63,9 @@ class Preemption:
             self._rotate()
         self._announce_waiting()
 
-    def join_line(self, seq: Sequence) -> None:
+    def _join_line(self, seq: Sequence) -> None:
         seq.line_ticket = self.next_ticket()
-        seq.waiting_since = self.now
+        seq.waiting_since = self._now
 
     def next_ticket(self) -> int:
         self._next_ticket += 1
@@ -84,7 +86,7 @@ class Preemption:
         for seq in self._slots.active():
             if seq.is_held and seq.status in RUNNING:
                 self._park(seq, "request")
-            elif seq.is_held and self.now >= seq.held_until:
+            elif seq.is_held and self._now >= seq.held_until:
                 self.release(seq)
 
     def hold(self, seq: Sequence, timeout_s: float) -> None:
@@ -92,13 +94,13 @@ class Preemption:
         if seq.status not in RUNNING or seq.is_held:
             raise Conflict(f"slot {seq.slot} cannot be parked: it is {seq.status.value}")
         seq.is_held = True
-        seq.held_until = self.now + timeout_s
+        seq.held_until = self._now + timeout_s
 
     def release(self, seq: Sequence) -> None:
         if not seq.is_held:
             raise Conflict(f"slot {seq.slot} cannot be resumed: it is {seq.status.value}")
         seq.is_held = False
-        self.join_line(seq)
+        self._join_line(seq)
 
     def _park_forced(self) -> None:
         """The test knob of SPEC P13: everybody, the leader and a lone one too."""
@@ -159,7 +161,7 @@ class Preemption:
         seq.park_mode = mode
         seq.is_announced = True
         seq.num_preempts += 1
-        self.join_line(seq)
+        self._join_line(seq)
 
     def _enter(self) -> None:
         """The line. Under `head` nobody passes a head that does not fit; under `pass` smaller ones
@@ -202,7 +204,7 @@ class Preemption:
     def _rotate(self) -> None:
         """A resident that shifts for ever makes way for a head that has waited long (SPEC P10)."""
         head = self.head()
-        is_due = head is not None and self.now - head.waiting_since >= self._config.rotate_s
+        is_due = head is not None and self._now - head.waiting_since >= self._config.rotate_s
         if head is None or not is_due or self._transfers.is_in_flight:
             return
         with self._guard(head):

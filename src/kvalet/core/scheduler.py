@@ -103,7 +103,7 @@ class Scheduler:
         for seq in family:
             self.config.validate(seq.prompt, seq.id_slot)
             seq.is_endless = self.config.context_shift
-        self._start(self._slots.add(family))
+        self._slots.add(family)
 
     def cancel(self, seq_id: SeqId) -> None:
         """End a sequence in whatever state, or none of that id (SPEC P16)."""
@@ -114,7 +114,7 @@ class Scheduler:
 
     def plan(self, now: float) -> StepPlan:
         """The next step. `now`: seconds of a monotonic clock."""
-        self._start(self._slots.fill())
+        self._slots.fill()
         self._keeping.forget_used(now)
         self._charge_shifts()
         self._give_up_restores(now)
@@ -148,10 +148,6 @@ class Scheduler:
             self._preemption.release(seq)
         else:
             self._keeping.bring_back(slot)
-
-    def _start(self, started: list[Sequence]) -> None:
-        for seq in started:
-            self._preemption.join_line(seq)
 
     def _give_up_restores(self, now: float) -> None:
         """One that can neither be restored nor replayed ends after a while (SPEC P17)."""

@@ -15,6 +15,7 @@ class Slots:
         self._last: list[Sequence | None] = [None] * num_slots  # that ended in the slot
         self._num_ends = 0
         self._queue: deque[Sequence] = deque()
+        self._started: list[Sequence] = []
 
     @property
     def held(self) -> tuple[Sequence | None, ...]:
@@ -35,22 +36,20 @@ class Slots:
     def everybody(self) -> list[Sequence]:
         return [*self.active(), *self._queue]
 
-    def add(self, family: tuple[Sequence, ...]) -> list[Sequence]:
-        """Queue the sequences of a request; returns those that took a slot. Raises Overloaded,
-        and queues none, when the request would be one too many without any slot."""
+    def add(self, family: tuple[Sequence, ...]) -> None:
+        """Queue the sequences of a request; they take slots while there are any. Raises
+        Overloaded, and queues none, when the request would be one too many without any slot."""
         for seq in family[1:]:
             seq.is_further = True
         self._queue.extend(family)
-        started = self.fill()
+        self.fill()
         if sum(not seq.is_further for seq in self._queue) > self._max_queue:
             for _ in family:
                 self._queue.pop()
             raise Overloaded(f"{self._max_queue} requests are waiting already")
-        return started
 
-    def fill(self) -> list[Sequence]:
+    def fill(self) -> None:
         """Requests take the slot they are pinned to, or the least recently used free one."""
-        started: list[Sequence] = []
         for seq in list(self._queue):
             slot = self._free_slot(seq.id_slot)
             if slot is not None:
@@ -58,7 +57,11 @@ class Slots:
                 self._held[slot] = seq
                 seq.slot = slot
                 seq.move(Move.START)
-                started.append(seq)
+                self._started.append(seq)
+
+    def take_started(self) -> list[Sequence]:
+        """Who took a slot since the last call, in that order."""
+        started, self._started = self._started, []
         return started
 
     def last(self, slot: SlotId) -> Sequence | None:

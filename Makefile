@@ -43,8 +43,8 @@ docs: setup  ## write docs/reference/ from the code
 bench: setup  ## time a decode step over HTTP and what of it is not ggml's
 	$(BIN)/python bench/decode.py
 
-soak: setup  ## ten minutes of random clients against servers with random flags; ARGS="--seed 2"
-	PYTHONPATH=. $(BIN)/python bench/soak.py $(ARGS)
+soak: setup  ## random load, faults and flags for ten minutes; ARGS="--minutes 2 --seed 1"
+	$(BIN)/python -m bench.soak $(ARGS)
 
 clean:  ## remove .venv and everything built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

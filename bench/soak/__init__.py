@@ -1,0 +1,1 @@
+"""A real server under random load, faults and flags; `python -m bench.soak`."""

@@ -153,8 +153,9 @@ class Scheduler:
         """One that can neither be restored nor replayed ends after a while (SPEC P17)."""
         for seq in self._active(Status.PREEMPTED):
             is_late = now - seq.waiting_since >= RESTORE_PATIENCE_S
-            if is_late and not seq.can_replay and self._parking.is_failing(seq):
-                self._fail(seq, RESTORE_FAILED)
+            with self._guard(seq):
+                if is_late and not seq.can_replay and self._parking.is_failing(seq):
+                    self._fail(seq, RESTORE_FAILED)
 
     def _fail_hopeless(self) -> None:
         """Guard: not even the empty pool holds the head, which S5 makes impossible (SPEC P9)."""

@@ -97,6 +97,22 @@ def test_parked_every_few_tokens(case: Case) -> None:
         assert after["preempt_ram_bytes"] == 0
 
 
+def test_computed_again_every_few_tokens(case: Case) -> None:
+    """Nothing is copied; whatever was dropped is computed again, and nothing else is."""
+    env = {"LLAMA_SERVER_PREEMPT_EVERY": str(EVERY)}
+    with ServerProcess(*case.flags, "--preempt-ram", "0", env=env) as server:
+        for body, answer in zip(REQUESTS, case.answers, strict=True):
+            reply = post(server.url, "/v1/completions", body | {"cache_prompt": False})
+            assert reply["choices"][0] == answer
+            num_prompt = reply["usage"]["prompt_tokens"]
+            dropped = sum(num_prompt + n - 1 for n in range(EVERY, NUM_TOKENS, EVERY))
+            assert reply["timings"]["n_recompute"] == dropped
+            assert reply["timings"]["n_preempt"] == NUM_CYCLES
+        after = metrics(server.url)
+        assert after["n_preempt_recompute_total"] == NUM_CYCLES * len(REQUESTS)
+        assert after["preempt_bytes_out_total"] == after["preempt_bytes_in_total"] == 0
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_other_batch_sizes_and_threads(case: Case, variant: str) -> None:
     with ServerProcess(*case.flags, *VARIANTS[variant]) as server:

@@ -52,7 +52,7 @@ def run(console: Console, options: Options, kind: str) -> int:
     """`kind`: "once", "matrix" or "uneven". 0 if every run was complete and as alone, else 1."""
     signal.signal(signal.SIGTERM, _interrupt)
     rows = list(_RUNS[kind](console, options))
-    console.print(*_table(rows), "", sep="\n")
+    console.print(*table(rows), "", sep="\n")
     wrong = [about for about, figures in rows if not figures.is_right]
     for about in wrong:
         console.print(f"not complete, or not as alone: {about}")
@@ -85,7 +85,7 @@ def _matrix(console: Console, options: Options) -> Iterator[Row]:
     first = {**policies[0], "--preempt-ram": UNLIMITED}
     figures, output = _played(console, options, bodies, alone, first)
     yield first, figures
-    budgets = (UNLIMITED, DEFAULT, "0", *_budgets_between(output))
+    budgets = (UNLIMITED, DEFAULT, "0", *budgets_between(output))
     for policy in policies:
         for budget in budgets:
             about = {**policy, "--preempt-ram": budget}
@@ -122,7 +122,7 @@ def _played(
         return run.figures(alone), server.output()
 
 
-def _budgets_between(output: str) -> list[str]:
+def budgets_between(output: str) -> list[str]:
     """In MiB, at a third and two thirds of the way from the smallest park to the largest."""
     sizes = [int(size) / MIB for size in _PARK_BYTES.findall(output)] or [0.0]
     least, most = min(sizes), max(sizes)
@@ -130,7 +130,7 @@ def _budgets_between(output: str) -> list[str]:
     return [str(budget) for budget in sorted(wanted)]
 
 
-def _table(rows: list[Row]) -> Iterator[str]:
+def table(rows: list[Row]) -> Iterator[str]:
     names = [*rows[0][0], *HEADINGS]
     yield f"| {' | '.join(names)} |"
     yield "|" + "---|" * len(names)

@@ -1,0 +1,66 @@
+"""A chat as its client sees it, from the lines of its stream."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from kvalet.bench import chats
+from kvalet.bench.chats import Chat, ChatState
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Its last number is the time."""
+    times = [0.0]
+    monkeypatch.setattr(chats, "time", SimpleNamespace(monotonic=lambda: times[-1]))
+    return times
+
+
+def piece(text: str) -> str:
+    return "data: " + json.dumps({"choices": [{"delta": {"content": text}}]})
+
+
+def end(num_parks: int) -> str:
+    choice = {"delta": {}, "finish_reason": "length"}
+    return "data: " + json.dumps({"choices": [choice], "timings": {"n_preempt": num_parks}})
+
+
+def test_pauses_and_gaps_are_apart(clock: list[float]) -> None:
+    chat = Chat("a", {})
+    script = [
+        (0.0, piece("x")),
+        (0.1, piece("y")),
+        (0.2, ": preempted"),
+        (2.2, ": preempt-keepalive"),
+        (5.2, ": resumed"),
+        (5.3, piece("z")),
+        (5.5, piece("!")),
+        (5.5, end(1)),
+    ]
+    for now, line in script:
+        clock.append(now)
+        chat.take(line)
+    assert chat.text == "xyz!"
+    assert chat.pauses_s == [5.0]
+    assert chat.gaps_s == pytest.approx([0.1, 0.2])
+    assert (chat.num_parks, chat.parked_s()) == (1, 5.0)
+
+
+def test_who_waits_for_its_first_token_is_not_parked(clock: list[float]) -> None:
+    chat = Chat("a", {})
+    chat.take(": preempted")
+    assert chat.state is ChatState.PARKED
+    clock.append(3.0)
+    assert (chat.num_parks, chat.parked_s()) == (0, 0.0)
+    for line in (": resumed", piece("x"), end(0)):
+        chat.take(line)
+    assert (chat.num_parks, chat.pauses_s, chat.text) == (0, [], "x")
+
+
+def test_a_pause_that_lasts_counts_until_now(clock: list[float]) -> None:
+    chat = Chat("a", {})
+    chat.take(piece("x"))
+    chat.take(": preempted")
+    clock.append(4.0)
+    assert (chat.num_parks, chat.parked_s()) == (1, 4.0)

@@ -1,0 +1,56 @@
+"""What `kvalet bench pressure` makes of its runs."""
+
+from collections import defaultdict
+
+from kvalet.bench.chats import Chat
+from kvalet.bench.figures import HEADINGS, Run
+from kvalet.bench.pressure import budgets_between, table
+from kvalet.bench.prompts import pressing_chats, uneven_chats
+
+MIB = 1 << 20
+COUNTED = {"n_preempt_total": 3, "n_preempt_swap_total": 2, "n_preempt_recompute_total": 1}
+
+
+def run() -> Run:
+    chats = [
+        Chat("a", {"max_tokens": 10}, text="one", num_tokens=10, pauses_s=[1.0, 2.5]),
+        Chat("b", {"max_tokens": 10}, text="two", num_tokens=10, gaps_s=[0.01, 0.02, 0.03]),
+        Chat("c", {"max_tokens": 10}, text="thr", num_tokens=9),
+        Chat("d", {"max_tokens": 10}),
+    ]
+    return Run(chats, wall_s=5.0, counted=defaultdict(int, COUNTED), num_small=7)
+
+
+def test_figures() -> None:
+    figures = run().figures({"a": "one", "b": "2", "c": "thr", "d": ""})
+    assert (figures.chats, figures.completed, figures.identical) == (4, 2, 2)
+    assert not figures.is_right
+    assert (figures.parks, figures.swapped, figures.recomputed) == (3, 2, 1)
+    assert figures.tokens_per_s == 29 / 5
+    assert (figures.longest_parked_s, figures.gap_p50_ms) == (2.5, 20.0)
+    assert len(figures.cells()) == len(HEADINGS)
+
+
+def test_a_table_is_markdown() -> None:
+    figures = run().figures({"a": "", "b": "", "c": "", "d": ""})
+    lines = list(table([({"policy": "smallest"}, figures), ({"policy": "largest"}, figures)]))
+    assert len(lines) == 4
+    assert {line.count("|") for line in lines} == {len(HEADINGS) + 2}
+
+
+def test_budgets_lie_between_the_parks_that_were_seen() -> None:
+    def line(size: int, mode: str) -> str:
+        return f"INFO park: slot=0 request=x cells=1 bytes={size} mode={mode} ms=1.0 why='pressure'"
+
+    sizes = [(3 * MIB, "swap"), (15 * MIB, "swap"), (99 * MIB, "recompute")]
+    output = "\n".join(line(size, mode) for size, mode in sizes)
+    assert budgets_between(output) == ["7", "11"]
+
+
+def test_chats_differ_from_their_first_words_on() -> None:
+    chats = [*pressing_chats(10, count=8), *uneven_chats(100)]
+    openings = {body["messages"][0]["content"][:20] for _, body in chats}
+    assert len({name for name, _ in chats}) == len(openings) == 8
+    assert [body["max_tokens"] for _, body in uneven_chats(100)] == [
+        *(100, 15, 70, 10, 45, 90, 30, 60)
+    ]

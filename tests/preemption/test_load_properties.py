@@ -13,7 +13,7 @@ from tests.core.test_properties import simulate, work
 from tests.strategies import Load, loads
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=15)
 @given(loads())
 def test_the_same_load_gives_the_same_story_and_it_adds_up(load: Load) -> None:
     max_steps = work(load) * (12 if load.preempt_every else 3)

@@ -9,6 +9,8 @@ import httpx
 from bench.soak.outcome import Disorder, Fate, Outcome
 from bench.soak.requests import Ending, Request
 
+from kvalet.bench.chats import event_lines
+
 
 async def send(http: httpx.AsyncClient, request: Request, n_ctx: int, *, endless: bool) -> Outcome:
     """To its end, whatever that is; never raises."""
@@ -34,7 +36,7 @@ async def _read_stream(http: httpx.AsyncClient, outcome: Outcome) -> None:
     request = outcome.request
     async with http.stream("POST", request.dialect.value, json=request.body) as response:
         if _is_answered(outcome, response.status_code, response.headers):
-            async for line in response.aiter_lines():
+            async for line in event_lines(response):
                 outcome.take_line(line)
             outcome.fate = Fate.DONE
         elif outcome.fate is Fate.LOST:

@@ -1,12 +1,15 @@
 """A chat as its client sees it, from the lines of its stream."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
 from kvalet.bench import chats
-from kvalet.bench.chats import Chat, ChatState
+from kvalet.bench.chats import Chat, ChatState, event_lines
 
 
 @pytest.fixture
@@ -64,3 +67,17 @@ def test_a_pause_that_lasts_counts_until_now(clock: list[float]) -> None:
     chat.take(": preempted")
     clock.append(4.0)
     assert (chat.num_parks, chat.parked_s()) == (1, 4.0)
+
+
+def test_lines_end_with_a_newline_and_nothing_else() -> None:
+    text = "a\u0085b\u2028c\u00e9"
+    sent = f'data: "{text}"\n\n: resumed\n\n'.encode()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for byte in sent:  # characters are split too
+            yield bytes([byte])
+
+    async def read() -> list[str]:
+        return [line async for line in event_lines(httpx.Response(200, content=chunks()))]
+
+    assert asyncio.run(read()) == [f'data: "{text}"', "", ": resumed", ""]

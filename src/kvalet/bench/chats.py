@@ -6,6 +6,7 @@ Speaks HTTP to any URL; knows nothing of the server's insides.
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -94,13 +95,23 @@ async def stream_chat(http: httpx.AsyncClient, chat: Chat) -> Chat:
             if response.is_error:
                 chat.fail((await response.aread()).decode())
                 return chat
-            async for line in response.aiter_lines():
+            async for line in event_lines(response):
                 chat.take(line)
     except httpx.HTTPError as error:
         chat.fail(f"{type(error).__name__}: {error}")
     if chat.state is not ChatState.FAILED:
         chat.state = ChatState.DONE if chat.finish_reason else ChatState.FAILED
     return chat
+
+
+async def event_lines(response: httpx.Response) -> AsyncIterator[str]:
+    """Lines of an event stream. They end with a newline and nothing else: httpx's own lines would
+    also end at a U+0085 or U+2028 in the middle of a text."""
+    rest = b""
+    async for chunk in response.aiter_bytes():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.decode()
 
 
 async def stream_together(url: str, chats: list[Chat]) -> list[Chat]:

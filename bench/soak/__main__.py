@@ -36,7 +36,7 @@ def main() -> int:
             num_phases += 1
             settings = random_settings(random, model, endless=num_phases % 2 == 0)
             print(f"phase {num_phases}: {settings.describe()}", flush=True)
-            account = asyncio.run(soak(settings, random, seconds))
+            account = asyncio.run(soak(settings, Random(random.random()), seconds))
             print(f"  {account.describe()}", flush=True)
             total.add(account)
     print(

@@ -150,9 +150,9 @@ class Load:
         self._random = random
         self._account = account
         self._requests = RandomRequests(
-            random, settings.n_ctx, settings.num_slots, settings.endless
+            Random(random.random()), settings.n_ctx, settings.num_slots, settings.endless
         )
-        self._trouble = Troublemaker(http, random, settings.num_slots)
+        self._trouble = Troublemaker(http, Random(random.random()), settings.num_slots)
         self._running: set[asyncio.Task[Outcome]] = set()
         self._acting: set[asyncio.Task[None]] = set()
         self._all: list[asyncio.Task[Outcome]] = []

@@ -1,7 +1,8 @@
 """Random requests of a soak: what is asked, and what the client will do.
 
-Everything is drawn from one random generator, so a seed gives the same requests. Prompts are token
-ids where the endpoint takes them, so that their length is known.
+Everything is drawn from a random generator of its own, so a seed gives the same requests; when they
+come, and what becomes of them, depends on the machine. Prompts are token ids where the endpoint
+takes them, so that their length is known.
 """
 
 from dataclasses import dataclass

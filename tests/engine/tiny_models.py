@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFWriter, TokenType
 
+from tests.model.builders import add_value
+
 MetaValue = str | int | float | bool
 
 CHAT_TEMPLATE = (
@@ -77,7 +79,7 @@ def write_tiny_llama(
     writer = GGUFWriter(path, "llama")
     keys = _hyperparameters(n_ctx_train, n_layer, n_embd, n_head, n_kv_head, head_dim)
     for key, value in {**keys, **(metadata or {})}.items():
-        _add_value(writer, key, value)
+        add_value(writer, key, value)
     _add_vocabulary(writer, vocabulary)
     rng = np.random.default_rng(seed)
     _add_embeddings(writer, rng, vocabulary, n_embd, output_type or weight_type, tied)
@@ -233,17 +235,6 @@ def _matrix(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray[np
 
 def _vector(rng: np.random.Generator, size: int, mean: float) -> npt.NDArray[np.float32]:
     return mean + 0.1 * rng.standard_normal(size, dtype=np.float32)
-
-
-def _add_value(writer: GGUFWriter, key: str, value: MetaValue) -> None:
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    else:
-        writer.add_string(key, value)
 
 
 GGML_BLOCK = {name: 256 if name.endswith("_K") else 32 for name in GGMLQuantizationType.__members__}

@@ -20,7 +20,7 @@ def write_gguf(
     """`tensors` are F32, by name and shape in ggml's order, filled with 0, 1, 2, ..."""
     writer = GGUFWriter(path, architecture)
     for key, value in metadata.items():
-        _add(writer, key, value)
+        add_value(writer, key, value)
     for name, shape in (tensors or {}).items():
         values = np.arange(np.prod(shape), dtype=np.float32)
         writer.add_tensor(name, values.reshape(tuple(reversed(shape))))
@@ -31,7 +31,8 @@ def write_gguf(
     return path
 
 
-def _add(writer: GGUFWriter, key: str, value: Value) -> None:
+def add_value(writer: GGUFWriter, key: str, value: Value) -> None:
+    """One metadata pair, of the GGUF type that the Python value says."""
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import httpx
 import pytest
 
 from kvalet.bench import chats
-from kvalet.bench.chats import Chat, ChatState, event_lines
+from kvalet.bench.chats import Chat, ChatState, MomentKind, event_lines
 
 
 @pytest.fixture
@@ -26,7 +27,8 @@ def piece(text: str) -> str:
 
 def end(num_parks: int) -> str:
     choice = {"delta": {}, "finish_reason": "length"}
-    return "data: " + json.dumps({"choices": [choice], "timings": {"n_preempt": num_parks}})
+    timings = {"n_preempt": num_parks, "cache_n": 32, "prompt_n": 7}
+    return "data: " + json.dumps({"choices": [choice], "timings": timings})
 
 
 def test_pauses_and_gaps_are_apart(clock: list[float]) -> None:
@@ -47,6 +49,7 @@ def test_pauses_and_gaps_are_apart(clock: list[float]) -> None:
     assert chat.text == "xyz!"
     assert chat.pauses_s == [5.0]
     assert chat.gaps_s == pytest.approx([0.1, 0.2])
+    assert (chat.num_cached, chat.num_computed) == (32, 7)
     assert (chat.num_parks, chat.parked_s()) == (1, 5.0)
 
 
@@ -67,6 +70,18 @@ def test_a_pause_that_lasts_counts_until_now(clock: list[float]) -> None:
     chat.take(": preempted")
     clock.append(4.0)
     assert (chat.num_parks, chat.parked_s()) == (1, 4.0)
+
+
+def test_the_time_to_the_first_piece_begins_with_the_request(clock: list[float]) -> None:
+    chat = Chat("a", {})
+    assert math.isnan(chat.first_piece_s)
+    clock.append(1.0)
+    chat.note(MomentKind.SENT)
+    clock.append(1.5)
+    chat.take(piece("x"))
+    clock.append(2.0)
+    chat.take(piece("y"))
+    assert chat.first_piece_s == 0.5
 
 
 def test_lines_end_with_a_newline_and_nothing_else() -> None:

@@ -2,17 +2,18 @@
 
 import asyncio
 import itertools
-import statistics
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvalet.bench.chats import TIMEOUT, Chat, stream_chat, stream_together
 from kvalet.bench.prompts import small_request
+from kvalet.bench.report import percentile
 
 Bodies: TypeAlias = Sequence[tuple[str, dict[str, Any]]]  # names and chat completion bodies
 Texts: TypeAlias = Mapping[str, str]  # of each chat, by its name
@@ -64,30 +65,46 @@ async def texts_alone(url: str, bodies: Bodies) -> Texts:
         return {chat.name: (await stream_chat(http, chat)).text for chat in chats}
 
 
+class ParkLine(NamedTuple):
+    """What the server's log says of a park."""
+
+    num_bytes: int
+    mode: str
+    ms: float
+
+
+_PARK_LINE = re.compile(r" park: .*bytes=(\d+) mode=(\w+) ms=(\S+)")
+
+
+def park_lines(output: str) -> Iterator[ParkLine]:
+    for num_bytes, mode, ms in _PARK_LINE.findall(output):
+        yield ParkLine(int(num_bytes), mode, float(ms))
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     chats: list[Chat]
     wall_s: float
-    counted: Mapping[str, int]  # by the server, meanwhile
+    counted: Mapping[str, float]  # by the server, meanwhile
     num_small: int
 
     def figures(self, alone: Texts) -> Figures:
         chats, counted = self.chats, self.counted
-        gaps_ms = sorted(1e3 * gap for chat in chats for gap in chat.gaps_s) or [0.0]
+        gaps_ms = [1e3 * gap for chat in chats for gap in chat.gaps_s]
         pauses_s = [pause for chat in chats for pause in chat.pauses_s]
         return Figures(
             chats=len(chats),
             completed=sum(chat.num_tokens == chat.body["max_tokens"] for chat in chats),
             identical=sum(bool(chat.text) and chat.text == alone[chat.name] for chat in chats),
-            parks=counted["n_preempt_total"],
-            swapped=counted["n_preempt_swap_total"],
-            recomputed=counted["n_preempt_recompute_total"],
-            recomputed_tokens=counted["n_recompute_tokens_total"],
+            parks=round(counted["n_preempt_total"]),
+            swapped=round(counted["n_preempt_swap_total"]),
+            recomputed=round(counted["n_preempt_recompute_total"]),
+            recomputed_tokens=round(counted["n_recompute_tokens_total"]),
             wall_s=self.wall_s,
             tokens_per_s=sum(chat.num_tokens for chat in chats) / self.wall_s,
             longest_parked_s=max(pauses_s, default=0.0),
-            gap_p50_ms=statistics.median(gaps_ms),
-            gap_p95_ms=gaps_ms[int(0.95 * (len(gaps_ms) - 1))],
+            gap_p50_ms=percentile(gaps_ms, 50),
+            gap_p95_ms=percentile(gaps_ms, 95),
             small_requests=self.num_small,
         )
 
@@ -105,7 +122,7 @@ async def play(url: str, bodies: Bodies, *, with_small: bool) -> Run:
         if small is not None:
             small.cancel()
         after = await server_counters(http)
-    counted = {name: round(after[name] - before.get(name, 0)) for name in after}
+    counted = {name: after[name] - before.get(name, 0) for name in after}
     return Run(chats, wall_s, counted, len(answered))
 
 

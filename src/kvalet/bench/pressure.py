@@ -7,22 +7,16 @@ alone, made once. The last line of its output is JSON.
 
 import asyncio
 import json
-import os
-import platform
-import re
-import signal
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
-from types import FrameType
 from typing import Final, TypeAlias
 
 from rich.console import Console
 
-from kvalet import __version__
-from kvalet.bench.figures import HEADINGS, Bodies, Figures, Texts, play, texts_alone
-from kvalet.bench.process import ServerProcess
+from kvalet.bench.figures import HEADINGS, Bodies, Figures, Texts, park_lines, play, texts_alone
+from kvalet.bench.process import ServerProcess, model_flags
 from kvalet.bench.prompts import pressing_chats, uneven_chats
+from kvalet.bench.report import circumstances, end_on_sigterm, markdown
 from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
 
 POOL = ("--ctx-size", "2048", "--parallel", "4")
@@ -30,8 +24,6 @@ UNLIMITED, DEFAULT = "-1", "default"
 MIB = 1 << 20
 
 Row: TypeAlias = tuple[dict[str, str], Figures]  # what is particular about it, and what came of it
-
-_PARK_BYTES = re.compile(r"park: .*bytes=(\d+) mode=swap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +36,20 @@ class Options:
     with_small: bool = False
 
     def server(self, *more: str) -> ServerProcess:
-        model = ("-m", self.model) if self.model else ()
-        return ServerProcess(*model, *POOL, *self.flags, *more)
+        return ServerProcess(*model_flags(self.model), *POOL, *self.flags, *more)
 
 
 def run(console: Console, options: Options, kind: str) -> int:
     """`kind`: "once", "matrix" or "uneven". 0 if every run was complete and as alone, else 1."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_on_sigterm()
     rows = list(_RUNS[kind](console, options))
     console.print(*table(rows), "", sep="\n")
     wrong = [about for about, figures in rows if not figures.is_right]
     for about in wrong:
         console.print(f"not complete, or not as alone: {about}")
     results = [{**about, **asdict(figures)} for about, figures in rows]
-    console.print(json.dumps({**_circumstances(), **asdict(options), "runs": results}))
+    console.print(json.dumps({**circumstances(), **asdict(options), "runs": results}))
     return 1 if wrong else 0
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)  # leaves the server's block, and the server with it
 
 
 def _once(console: Console, options: Options) -> Iterator[Row]:
@@ -124,25 +111,13 @@ def _played(
 
 def budgets_between(output: str) -> list[str]:
     """In MiB, at a third and two thirds of the way from the smallest park to the largest."""
-    sizes = [int(size) / MIB for size in _PARK_BYTES.findall(output)] or [0.0]
+    parks = [park for park in park_lines(output) if park.mode == "swap"]
+    sizes = [park.num_bytes / MIB for park in parks] or [0.0]
     least, most = min(sizes), max(sizes)
     wanted = {max(1, round(least + share * (most - least))) for share in (1 / 3, 2 / 3)}
     return [str(budget) for budget in sorted(wanted)]
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    names = [*rows[0][0], *HEADINGS]
-    yield f"| {' | '.join(names)} |"
-    yield "|" + "---|" * len(names)
-    for about, figures in rows:
-        yield f"| {' | '.join([*about.values(), *figures.cells()])} |"
-
-
-def _circumstances() -> dict[str, object]:
-    return {
-        "kvalet": __version__,
-        "ggml-python": version("ggml-python"),
-        "machine": platform.platform(),
-        "processors": os.cpu_count(),
-        "load": os.getloadavg()[0],
-    }
+    cells = ([*about.values(), *figures.cells()] for about, figures in rows)
+    return markdown([*rows[0][0], *HEADINGS], cells)

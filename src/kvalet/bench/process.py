@@ -19,6 +19,11 @@ _URL = re.compile(r"http://\S+:\d+")
 _GRACE_S = 5.0  # the server itself promises two seconds
 
 
+def model_flags(model: str | None) -> tuple[str, ...]:
+    """None: the default model."""
+    return ("-m", model) if model else ()
+
+
 class ServerProcess:
     """`with ServerProcess("-c", "2048") as server:` waits until the server answers.
 

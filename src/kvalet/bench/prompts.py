@@ -55,6 +55,7 @@ _CHATS = (
     ),
 )
 
+_NUM_LETTERS = 10
 _UNEVEN = (1.0, 0.15, 0.7, 0.1, 0.45, 0.9, 0.3, 0.6)
 
 
@@ -73,6 +74,14 @@ def small_request(number: int) -> dict[str, Any]:
     """A short question with a short answer."""
     question = {"role": "user", "content": f"{number} plus {number + 1} is?"}
     return {"messages": [question], "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+
+
+def long_messages(number: int) -> list[dict[str, str]]:
+    """Of about 1,500 tokens; other ones from the first word on for each number."""
+    letters = [_CHATS[(number + i) % len(_CHATS)][2] for i in range(_NUM_LETTERS)]
+    user = "\n\n".join(f"Letter {i + 1}: {letter}" for i, letter in enumerate(letters))
+    system = f"{number}. You answer letters, each in one paragraph."
+    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
 def _chat(index: int, num_tokens: int) -> tuple[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,12 @@ def scheduling(*args: str) -> SchedulerConfig:
         ("LLAMA_ARG_PREEMPT", "disabled", "preempt", False),
         ("LLAMA_ARG_PREEMPT", "Enabled", "preempt", True),
         ("LLAMA_ARG_PREEMPT_RAM", "-1", "preempt_ram", -1),
+        ("LLAMA_ARG_PREEMPT_ASYNC", "0", "preempt_async", False),
+        ("LLAMA_SERVER_PREEMPT_MIRROR", "off", "preempt_mirror", False),
+        ("LLAMA_ARG_CACHE_RAM", "0", "cache_ram", 0),
+        ("LLAMA_ARG_PREEMPT_DISK", "/", "preempt_disk", "/"),
+        ("LLAMA_ARG_PREEMPT_DISK_LIMIT", "-1", "preempt_disk_limit", -1),
+        ("LLAMA_ARG_SLOT_SAVE_PATH", "/", "slot_save_path", "/"),
         ("LLAMA_SERVER_PREEMPT_POLICY", "largest", "preempt_policy", "largest"),
         ("LLAMA_SERVER_PREEMPT_TRIGGER", "watermark", "preempt_trigger", "watermark"),
         ("LLAMA_SERVER_PREEMPT_HIGH", "90", "preempt_high", 90),
@@ -64,6 +71,9 @@ def test_defaults_are_the_specs() -> None:
     assert (config.preempt_starved, config.preempt_rotate, config.prefill_stretch) == (3, 2.0, 2.0)
     assert (config.context_shift, config.park_timeout, config.drain_seconds) == (False, 300.0, 0.0)
     assert config.sse_ping_interval == 30
+    assert (config.preempt_async, config.preempt_mirror, config.cache_ram) == (True, True, 8192)
+    assert (config.preempt_disk, config.preempt_disk_limit) == (None, 8192)
+    assert config.slot_save_path is None
 
 
 def test_a_switch_has_two_flags_and_the_last_one_counts() -> None:
@@ -71,6 +81,8 @@ def test_a_switch_has_two_flags_and_the_last_one_counts() -> None:
     assert parse("--no-preempt", "--preempt").preempt is True
     assert parse("--context-shift").context_shift is True
     assert parse("--context-shift", "--no-context-shift").context_shift is False
+    assert parse("--no-preempt-async").preempt_async is False
+    assert parse("--no-preempt-async", "--preempt-async").preempt_async is True
 
 
 @pytest.mark.parametrize(
@@ -87,12 +99,20 @@ def test_a_switch_has_two_flags_and_the_last_one_counts() -> None:
         (("--preempt-rotate", "inf"), "a number of at least 0"),
         (("--prefill-stretch", "0.9"), "a number of at least 1"),
         (("--sse-ping-interval", "-2"), "an integer of at least -1"),
+        (("--cache-ram", "-2"), "an integer of at least -1"),
+        (("--preempt-disk-limit", "lots"), "an integer of at least -1"),
+        (("--preempt-disk", "/no such folder"), "an existing folder"),
+        (("--slot-save-path", "/no such folder"), "an existing folder"),
+        (("--slot-save-path", "/proc/version"), "an existing folder"),
+        (("--preempt-mirror", "?"), "1, true, on, enabled, 0, false, off or disabled"),
     ],
 )
 def test_what_cannot_be_honoured_is_one_line(args: tuple[str, str], complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(*args)
-    assert str(caught.value) == f"{args[0]}: expected {complaint}, not {args[1]!r}"
+    found = next(item for _, item in settings() if args[0] in item.flags)
+    spelling = "/".join(found.flags)
+    assert str(caught.value) == f"{spelling}: expected {complaint}, not {args[1]!r}"
 
 
 def test_watermarks_must_be_apart() -> None:
@@ -105,6 +125,37 @@ def test_watermarks_must_be_apart() -> None:
 )
 def test_the_budget_in_pages(given: str, pages: int | None) -> None:
     assert scheduling("--preempt-ram", given).host_budget_pages == pages
+
+
+@pytest.mark.parametrize(("given", "pages"), [("-1", None), ("0", 0), ("1", 1), ("150", 213)])
+def test_the_cache_in_pages(given: str, pages: int | None) -> None:
+    assert scheduling("--cache-ram", given).cache_budget_pages == pages
+
+
+def test_disk_is_used_with_a_folder_only(tmp_path: Path) -> None:
+    limit, disk = ("--preempt-disk-limit", "150"), ("--preempt-disk", str(tmp_path))
+    assert scheduling(*limit).disk_budget_pages == 0
+    assert scheduling(*limit, *disk).disk_budget_pages == 213
+    assert scheduling(*disk).disk_budget_pages == 11650
+    endless = scheduling(*disk, "--preempt-disk-limit", "-1").disk_budget_pages
+    assert endless * PAGE_BYTES > 1 << 50
+
+
+def test_disk_needs_ram(tmp_path: Path) -> None:
+    disk = ("--preempt-disk", str(tmp_path), "--preempt-ram")
+    with pytest.raises(ConfigError, match=r"^--preempt-disk needs a --preempt-ram above 0: .+$"):
+        parse(*disk, "0")
+    for ram in ("1", "-1"):
+        assert parse(*disk, ram).preempt_disk == str(tmp_path)
+
+
+def test_copies_beside_steps_look_ahead_and_mirror() -> None:
+    told = scheduling()
+    assert (told.lookahead_steps, told.mirror) == (8, True)
+    told = scheduling("--preempt-mirror", "off")
+    assert (told.lookahead_steps, told.mirror) == (8, False)
+    told = scheduling("--no-preempt-async", "--preempt-mirror", "on")
+    assert (told.lookahead_steps, told.mirror) == (1, False)
 
 
 def test_the_scheduler_is_told() -> None:
@@ -128,6 +179,9 @@ def test_the_scheduler_is_told() -> None:
         rotate_s=7.0,
         prefill_stretch=3.0,
         context_shift=True,
+        lookahead_steps=8,
+        cache_budget_pages=11650,
+        mirror=True,
     )
 
 
@@ -140,6 +194,20 @@ def test_props_tell_policy_and_budget() -> None:
     assert preemption["policy"] == "youngest"
     assert (preemption["trigger"], preemption["resume"]) == ("watermark", "head")
     assert preemption["host_budget_bytes"] == PAGE_BYTES
+    assert (preemption["lookahead_steps"], preemption["mirror"]) == (8, True)
+
+
+def test_props_tell_what_the_host_store_may_hold(tmp_path: Path) -> None:
+    def budgets(*args: str) -> tuple[object, ...]:
+        preemption = props(EngineInfo(64, PAGE_BYTES, 100, 512, b""), scheduling(*args))
+        told = preemption["preemption"]
+        assert isinstance(told, dict)
+        return tuple(told[f"{kind}_budget_bytes"] for kind in ("host", "disk", "cache"))
+
+    disk = ("--preempt-disk", str(tmp_path), "--preempt-disk-limit")
+    assert budgets("--preempt-ram", "1", "--cache-ram", "2") == (PAGE_BYTES, 0, 2 * PAGE_BYTES)
+    assert budgets(*disk, "3")[1] == 4 * PAGE_BYTES
+    assert budgets("--preempt-ram", "-1", *disk, "-1", "--cache-ram", "-1") == (None, None, None)
 
 
 def test_a_context_that_cannot_shift() -> None:
@@ -163,6 +231,11 @@ def test_the_server_is_told() -> None:
         parse("--park-timeout", "9", "--drain-seconds", "4", "--sse-ping-interval", "0")
     )
     assert (told.park_timeout_s, told.drain_s, told.sse_ping_interval_s) == (9.0, 4.0, 0)
+    assert told.slot_save_path is None
+
+
+def test_the_server_is_told_where_slots_are_saved(tmp_path: Path) -> None:
+    assert server_settings(parse("--slot-save-path", str(tmp_path))).slot_save_path == tmp_path
 
 
 def test_knobs_that_are_set() -> None:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from rich.markup import escape
 
-from kvalet.config import ServeConfig
 from kvalet.core.plan import PAGE_CELLS
 from kvalet.engine.base import EngineInfo
+from kvalet.flags import ServeConfig
 from kvalet.server.ports import ServedModel
 
 
@@ -23,6 +23,8 @@ def facts(model: ServedModel, info: EngineInfo) -> Iterator[str]:
         f"{service.num_slots} slots share a pool of {cells:,} KV cells, "
         f"{pool_bytes / 2**20:,.0f} MiB"
     )
+    if report.get("copies") == "synchronous":
+        yield "a step waits for copies between pool and host"
     if service.n_ctx > model.n_ctx_train:
         yield f"[yellow]the model was trained for a context of {model.n_ctx_train:,} tokens[/]"
 

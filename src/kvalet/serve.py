@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from kvalet import announce
-from kvalet.config import DEFAULT_CTX_LIMIT, UNLIMITED, ServeConfig, knobs
+from kvalet.config import knobs
 from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import PAGE_CELLS, pages_for
 from kvalet.engine.base import EngineInfo
 from kvalet.engine.ggml.engine import load_engine
 from kvalet.errors import ConfigError
+from kvalet.flags import DEFAULT_CTX_LIMIT, UNLIMITED, ServeConfig
 from kvalet.model import sources
 from kvalet.model.chat_template import ChatTemplate
 from kvalet.model.gguf import GGUFFile
@@ -39,6 +40,9 @@ PROBE_S = {"auto": 0.3, "on": math.inf, "off": 0.0}
 MIN_CTX = 2  # cells
 MIN_SHIFT_CTX = 64  # cells: a page to keep and one to forget
 MIB = 1 << 20
+
+LOOKAHEAD_STEPS = 8  # while copies run beside steps (SPEC P1)
+UNLIMITED_PAGES = 1 << 40  # more than any disk holds
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +83,12 @@ def server_settings(config: ServeConfig) -> ServerSettings:
         sse_ping_interval_s=config.sse_ping_interval,
         park_timeout_s=config.park_timeout,
         drain_s=config.drain_seconds,
+        slot_save_path=_folder(config.slot_save_path),
     )
+
+
+def _folder(path: str | None) -> Path | None:
+    return None if path is None else Path(path)
 
 
 def load_model(config: ServeConfig, path: Path) -> tuple[ServedModel, EngineInfo]:
@@ -120,6 +129,8 @@ def _start_engine(
         poison=config.check,
         probe_s=PROBE_S[config.exact],
         cache_dir=platformdirs.user_cache_path("kvalet", appauthor=False) / "facts",
+        async_copies=config.preempt_async,
+        disk_dir=_folder(config.preempt_disk),
     )
     if config.exact == "on":
         _require_exact(engine.info)
@@ -145,7 +156,6 @@ def _batch_size(config: ServeConfig) -> int:
 
 def scheduler_config(config: ServeConfig, n_ctx: int, page_bytes: int) -> SchedulerConfig:
     """`n_ctx` in cells."""
-    unlimited = config.preempt_ram == UNLIMITED
     return SchedulerConfig(
         num_slots=config.parallel,
         n_ctx=n_ctx,
@@ -161,10 +171,25 @@ def scheduler_config(config: ServeConfig, n_ctx: int, page_bytes: int) -> Schedu
         rotate_s=config.preempt_rotate,
         context_shift=config.context_shift,
         starved_after=config.preempt_starved,
-        host_budget_pages=None if unlimited else config.preempt_ram * MIB // page_bytes,
+        lookahead_steps=LOOKAHEAD_STEPS if config.preempt_async else 1,
+        host_budget_pages=_pages(config.preempt_ram, page_bytes),
+        disk_budget_pages=_disk_pages(config, page_bytes),
+        cache_budget_pages=_pages(config.cache_ram, page_bytes),
+        mirror=config.preempt_mirror and config.preempt_async,
         preempt_every=config.preempt_every,
         planner=config.preempt_planner,
     )
+
+
+def _pages(budget_mib: int, page_bytes: int) -> int | None:
+    return None if budget_mib == UNLIMITED else budget_mib * MIB // page_bytes
+
+
+def _disk_pages(config: ServeConfig, page_bytes: int) -> int:
+    if config.preempt_disk is None:
+        return 0
+    limit = _pages(config.preempt_disk_limit, page_bytes)
+    return UNLIMITED_PAGES if limit is None else limit
 
 
 def context(config: ServeConfig, n_ctx_train: int) -> int:
@@ -190,7 +215,11 @@ def _num_processors() -> int:
 def props(info: EngineInfo, scheduling: SchedulerConfig) -> dict[str, object]:
     """What /props says of pool, engine (its exactness too) and preemption (SPEC M2)."""
     pool = {"num_pages": info.num_pages, "page_cells": PAGE_CELLS, "page_bytes": info.page_bytes}
-    budget = scheduling.host_budget_pages
+    budgets = {
+        "host_budget_bytes": scheduling.host_budget_pages,
+        "disk_budget_bytes": scheduling.disk_budget_pages,
+        "cache_budget_bytes": scheduling.cache_budget_pages,
+    }
     preemption = {
         "enabled": scheduling.preempt,
         "trigger": scheduling.trigger,
@@ -201,6 +230,14 @@ def props(info: EngineInfo, scheduling: SchedulerConfig) -> dict[str, object]:
         "starved_after": scheduling.starved_after,
         "rotate_s": scheduling.rotate_s,
         "context_shift": scheduling.context_shift,
-        "host_budget_bytes": None if budget is None else budget * info.page_bytes,
+        "lookahead_steps": scheduling.lookahead_steps,
+        "mirror": scheduling.mirror,
+        "copies": info.report.get("copies"),
+        **{name: _in_bytes(pages, info.page_bytes) for name, pages in budgets.items()},
     }
     return {"pool": pool, "engine": dict(info.report), "preemption": preemption}
+
+
+def _in_bytes(num_pages: int | None, page_bytes: int) -> int | None:
+    """None: no limit."""
+    return None if num_pages is None or num_pages == UNLIMITED_PAGES else num_pages * page_bytes

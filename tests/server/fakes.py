@@ -10,30 +10,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from kvalet.core.plan import FinishReason, SamplingParams, SeqId
-from kvalet.errors import (
-    Conflict,
-    ContextExceeded,
-    EngineFatal,
-    KvaletError,
-    NotFound,
-    Overloaded,
-    RequestError,
-)
+from kvalet.core.plan import FinishReason, SeqId
+from kvalet.errors import ContextExceeded, EngineFatal, KvaletError, Overloaded, RequestError
 from kvalet.runtime.messages import (
     Delta,
     Event,
     Failed,
     Finished,
     Generation,
-    Histogram,
     Sink,
+    SlotState,
     SlotView,
     Snapshot,
     Timings,
     TokenInfo,
 )
 from kvalet.server.ports import ServedModel, Service
+from tests.server.fake_slots import make_snapshot, state_of, view_of
 
 BOS, EOS = 256, 257
 SPECIAL = {BOS: b"<s>", EOS: b"</s>"}
@@ -171,6 +164,10 @@ class FakeService:
     alive: bool = True
     failure: str | None = None
     close_result: bool = True
+    fingerprint: bytes = bytes(range(32))
+    page_bytes: int = 64
+    copies_hang: bool = False  # saves, restores and erasures are never answered
+    copy_error: Exception | None = None  # what they fail with
 
     def __post_init__(self) -> None:
         self._live: dict[SeqId, tuple[Iterator[Sequence[Event]], Sink]] = {}
@@ -203,23 +200,28 @@ class FakeService:
 
     def park(self, slot: int, timeout_s: float, request_id: str | None = None) -> Future[SlotView]:
         self.asked.append(("park", slot, timeout_s, request_id))
-        return self._slot(slot, request_id)
+        return view_of(slot, request_id)
 
     def resume(self, slot: int, request_id: str | None = None) -> Future[SlotView]:
         self.asked.append(("resume", slot, request_id))
-        return self._slot(slot, request_id)
+        return view_of(slot, request_id)
 
-    def _slot(self, slot: int, request_id: str | None) -> Future[SlotView]:
-        """Slot 0 is that of `cmpl-1` and can be parked, slot 1 cannot."""
-        answer: Future[SlotView] = Future()
-        slots = make_snapshot(0).slots
-        if slot >= len(slots):
-            answer.set_exception(NotFound(f"there is no slot {slot}", "id_slot"))
-        elif slot > 0 or request_id not in (None, slots[0].request_id):
-            answer.set_exception(Conflict(f"slot {slot} is idle"))
-        else:
-            answer.set_result(slots[0])
-        return answer
+    def save(self, slot: int, path: str, request_id: str | None = None) -> Future[SlotState]:
+        self.asked.append(("save", slot, path, request_id))
+        return self._state(slot, request_id, SlotState(slot, 96, 4321, 0.25))
+
+    def restore(
+        self, slot: int, path: str, tokens: tuple[int, ...], timeout_s: float
+    ) -> Future[SlotState]:
+        self.asked.append(("restore", slot, path, tokens, timeout_s))
+        return self._state(slot, None, SlotState(slot, len(tokens), 1234, 0.5))
+
+    def erase(self, slot: int, request_id: str | None = None) -> Future[SlotState]:
+        self.asked.append(("erase", slot, request_id))
+        return self._state(slot, request_id, SlotState(slot, 64))
+
+    def _state(self, slot: int, request_id: str | None, state: SlotState) -> Future[SlotState]:
+        return Future() if self.copies_hang else state_of(slot, request_id, state, self.copy_error)
 
     def snapshot(self) -> Future[Snapshot]:
         answer: Future[Snapshot] = Future()
@@ -259,38 +261,6 @@ class FakeService:
                 self._live.pop(seq_id, None)
         if batch:
             sink(batch)
-
-
-def make_snapshot(num_live: int) -> Snapshot:
-    busy = SlotView(
-        slot=0,
-        state="decode",
-        request_id="cmpl-1",
-        is_processing=True,
-        is_preempted=True,
-        num_prompt_tokens=10,
-        num_computed=14,
-        num_generated=5,
-        max_new_tokens=20,
-        n_cells=32,
-        n_preempt=3,
-        n_recompute=0,
-        parked_ms=12.5,
-        sampling=SamplingParams(seed=7),
-        preempt_mode="swap",
-        is_held=True,
-    )
-    idle = SlotView(1)
-    counters = {
-        "prompt_tokens_total": 100.0,
-        "prompt_seconds_total": 2.0,
-        "n_preempt_total": 3.0,
-        "n_decode_total": 10.0,
-        "n_busy_slots_total": 15.0,
-    }
-    gauges = {"requests_processing": float(num_live), "kv_cells_total": 128.0, "novel": 1.0}
-    waits = {"parked_seconds": Histogram((0.5, 1.0, 2.5), (1, 0, 3, 2), 12.25)}
-    return Snapshot((busy, idle), gauges, counters, waits)
 
 
 def make_model(

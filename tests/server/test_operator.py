@@ -80,7 +80,7 @@ def test_models(edge: Edge) -> None:
 def test_slots(edge: Edge) -> None:
     busy, idle = edge.get("/slots").json()
     assert (busy["id"], busy["is_processing"], busy["state"]) == (0, True, "decode")
-    assert (busy["n_cells"], busy["request_id"]) == (32, "cmpl-1")
+    assert (busy["n_cells"], busy["n_cells_host"], busy["request_id"]) == (32, 64, "cmpl-1")
     assert (busy["is_preempted"], busy["preempt_mode"], busy["is_held"]) == (True, "swap", True)
     assert busy["next_token"] == [{"has_next_token": True, "n_remain": 15, "n_decoded": 5}]
     assert busy["params"]["seed"] == 7
@@ -102,6 +102,8 @@ def test_metrics_have_llamacpps_names_and_types(edge: Edge) -> None:
     assert values["llamacpp:n_busy_slots_per_decode"] == 1.5
     assert values["llamacpp:n_preempt_total"] == 3
     assert values["llamacpp:novel"] == 1
+    assert families["llamacpp:prefix_pages_host"].documentation.startswith("Pages of prompts")
+    assert families["llamacpp:host_cache_bytes"].type == "gauge"
     assert families["llamacpp:prompt_tokens"].type == "counter"
     assert families["llamacpp:requests_processing"].type == "gauge"
 

@@ -35,10 +35,12 @@ def test_the_body_may_be_absent_and_the_server_has_a_timeout() -> None:
         ("/slots/0", {}, 400, "action"),
         ("/slots/0?action=", {}, 400, "action"),
         ("/slots/0?action=Park", {}, 400, "action"),
+        ("/slots/0?action=saved", {}, 400, "action"),
         ("/slots/0?action=park", {"id": 7}, 400, "id"),
         ("/slots/0?action=park", {"timeout": 0}, 400, "timeout"),
         ("/slots/0?action=park", {"timeout": "1"}, 400, "timeout"),
         ("/slots/0?action=park", {"id_task": 1}, 400, "id_task"),
+        ("/slots/0?action=resume", {"filename": "x"}, 400, "filename"),
     ],
 )
 def test_what_cannot_be_done_is_named(
@@ -46,11 +48,3 @@ def test_what_cannot_be_done_is_named(
 ) -> None:
     error = edge.error(path, body, status)
     assert (error["code"], error["param"]) == (status, param)
-
-
-@pytest.mark.parametrize("action", ["save", "restore", "erase"])
-def test_llamacpps_actions_are_not_there_yet(edge: Edge, action: str) -> None:
-    error = edge.error(f"/slots/0?action={action}", {"filename": "x.bin"}, 501)
-    assert error["type"] == "not_supported_error"
-    assert f"'{action}'" in error["message"]
-    assert edge.service.asked == []

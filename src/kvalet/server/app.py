@@ -13,7 +13,7 @@ from kvalet.server.desk import Desk
 from kvalet.server.errors import describe
 from kvalet.server.family import ClientGone
 from kvalet.server.keys import KeyCheck
-from kvalet.server.routes import generation, operator, text
+from kvalet.server.routes import generation, operator, slots, text
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def create_app(desk: Desk) -> FastAPI:
     app = FastAPI(
         title="kvalet", version=__version__, docs_url=None, redoc_url=None, openapi_url=None
     )
-    for part in (generation, text, operator):
+    for part in (generation, text, operator, slots):
         app.include_router(part.router(desk))
     if desk.settings.api_keys:
         app.add_middleware(KeyCheck, keys=desk.settings.api_keys)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -34,6 +35,7 @@ class ServerSettings:
     sse_ping_interval_s: float = 30.0  # not above 0: no pings
     park_timeout_s: float = 300.0  # of slots parked on request
     drain_s: float = 0.0  # how long those being served may go on after SIGTERM
+    slot_save_path: Path | None = None  # where state files lie; None: none are saved
 
 
 class Desk:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvalet.core.plan import SeqId
-from kvalet.runtime.messages import Generation, Sink, SlotView, Snapshot
+from kvalet.runtime.messages import Generation, Sink, SlotState, SlotView, Snapshot
 
 
 class Service(Protocol):
@@ -21,6 +21,14 @@ class Service(Protocol):
 
     @property
     def num_slots(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Of the engine: a state file of another one is foreign."""
+        ...
+
+    @property
+    def page_bytes(self) -> int: ...
 
     @property
     def alive(self) -> bool: ...
@@ -47,6 +55,24 @@ class Service(Protocol):
         ...
 
     def resume(self, slot: int, request_id: str | None = None) -> Future[SlotView]: ...
+
+    def save(self, slot: int, path: str, request_id: str | None = None) -> Future[SlotState]:
+        """Write what an idle slot's last request left, as far as it is whole pages, to a state
+        file (SPEC C3). Fails with NotFound, Conflict, Overloaded, or EngineError if it cannot be
+        written; then an older file of that name is still there."""
+        ...
+
+    def restore(
+        self, slot: int, path: str, tokens: tuple[int, ...], timeout_s: float
+    ) -> Future[SlotState]:
+        """Read a state file, `tokens` are those of its header, for an idle slot; they stay parked
+        until a request uses them, for `timeout_s` at most. Fails as `save` does, and then changes
+        nothing."""
+        ...
+
+    def erase(self, slot: int, request_id: str | None = None) -> Future[SlotState]:
+        """Forget what an idle slot's last request left. Fails with NotFound or Conflict."""
+        ...
 
     def snapshot(self) -> Future[Snapshot]: ...
 

@@ -9,7 +9,7 @@ from kvalet.server.answers.native import generation_settings
 from kvalet.server.ports import ServedModel
 
 _OURS = (
-    *("request_id", "state", "n_cells"),
+    *("request_id", "state", "n_cells", "n_cells_host"),
     *("is_preempted", "is_held", "preempt_mode", "n_preempt", "n_recompute", "parked_ms"),
 )
 

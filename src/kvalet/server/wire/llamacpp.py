@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import Field, PlainValidator
+from pydantic import AfterValidator, Field, PlainValidator
 
+from kvalet.server.wire.filename import check_file_name
 from kvalet.server.wire.generation import GenerationFields, NumProbs
 from kvalet.server.wire.prompt import Prompt, parse_prompt, parse_prompts
 from kvalet.server.wire.strict import Strict
@@ -28,8 +29,26 @@ class DetokenizeRequest(Strict):
     tokens: list[Annotated[int, Field(ge=0)]]
 
 
+Timeout = Annotated[float, Field(gt=0, le=1e9)]  # seconds
+FileName = Annotated[str, AfterValidator(check_file_name)]
+
+
 class SlotRequest(Strict):
-    """POST /slots/{id_slot}; the body may be empty."""
+    """POST /slots/{id_slot}?action=erase; the body may be empty."""
 
     id: str | None = None  # of the response whose slot it is thought to be
-    timeout: Annotated[float, Field(gt=0, le=1e9)] | None = None  # seconds
+
+
+class ParkRequest(SlotRequest):
+    """action=park and action=resume; the body may be empty."""
+
+    timeout: Timeout | None = None
+
+
+class SaveRequest(SlotRequest):
+    filename: FileName
+
+
+class RestoreRequest(Strict):
+    filename: FileName
+    timeout: Timeout | None = None  # as of a park

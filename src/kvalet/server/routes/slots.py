@@ -1,0 +1,139 @@
+"""What an operator does with a slot: POST /slots/{id}?action=... (SPEC P14, C3).
+
+A client names a state file, never a path: whatever it says stays inside `--slot-save-path`.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import orjson
+from fastapi import APIRouter, Query, Request, Response
+from starlette.exceptions import HTTPException
+
+from kvalet.engine.statefile import read_header
+from kvalet.errors import NotFound, RequestError, StateFileError
+from kvalet.server.body import read_body
+from kvalet.server.desk import Desk
+from kvalet.server.ports import Service
+from kvalet.server.views import slot_view
+from kvalet.server.waiting import answered
+from kvalet.server.wire.llamacpp import ParkRequest, RestoreRequest, SaveRequest, SlotRequest
+
+COPY_TIMEOUT_S = 600.0  # gigabytes to or from a slow disk
+
+Action: TypeAlias = Callable[[Desk, int, bytes], Awaitable[object]]
+
+
+def router(desk: Desk) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.post("/slots/{id_slot}")
+    async def control_slot(id_slot: str, request: Request, action: str = Query("")) -> Response:
+        desk.model  # noqa: B018  # raises what is wrong
+        slot = _slot_number(id_slot)
+        act = _found(action)
+        body = await read_body(request, desk.settings.max_body_bytes) or b"{}"
+        answer = orjson.dumps(await act(desk, slot, body))
+        return Response(answer, media_type="application/json")
+
+    return routes
+
+
+async def _park(desk: Desk, slot: int, body: bytes) -> object:
+    asked, service = ParkRequest.parse(body), desk.model.service
+    timeout_s = asked.timeout or desk.settings.park_timeout_s
+    seen = await answered(service.park(slot, timeout_s, asked.id))
+    return slot_view(seen, service.n_ctx)
+
+
+async def _resume(desk: Desk, slot: int, body: bytes) -> object:
+    asked, service = ParkRequest.parse(body), desk.model.service
+    return slot_view(await answered(service.resume(slot, asked.id)), service.n_ctx)
+
+
+async def _save(desk: Desk, slot: int, body: bytes) -> object:
+    folder, asked = _folder(desk), SaveRequest.parse(body)
+    path = await desk.work(lambda: _place(folder, asked.filename))
+    saving = desk.model.service.save(slot, str(path), asked.id)
+    state = await answered(saving, COPY_TIMEOUT_S)
+    return {
+        "id_slot": state.slot,
+        "filename": asked.filename,
+        "n_saved": state.num_tokens,
+        "n_written": state.num_bytes,
+        "timings": {"save_ms": state.seconds * 1e3},
+    }
+
+
+async def _restore(desk: Desk, slot: int, body: bytes) -> object:
+    folder, asked, service = _folder(desk), RestoreRequest.parse(body), desk.model.service
+    path, tokens = await desk.work(lambda: _saved(folder, asked.filename, service))
+    timeout_s = asked.timeout or desk.settings.park_timeout_s
+    restoring = service.restore(slot, str(path), tokens, timeout_s)
+    state = await answered(restoring, COPY_TIMEOUT_S)
+    return {
+        "id_slot": state.slot,
+        "filename": asked.filename,
+        "n_restored": state.num_tokens,
+        "n_read": state.num_bytes,
+        "timings": {"restore_ms": state.seconds * 1e3},
+    }
+
+
+async def _erase(desk: Desk, slot: int, body: bytes) -> object:
+    asked = SlotRequest.parse(body)
+    state = await answered(desk.model.service.erase(slot, asked.id))
+    return {"id_slot": state.slot, "n_erased": state.num_tokens}
+
+
+_ACTIONS: Mapping[str, Action] = {
+    "park": _park,
+    "resume": _resume,
+    "save": _save,
+    "restore": _restore,
+    "erase": _erase,
+}
+
+
+def _found(action: str) -> Action:
+    if action not in _ACTIONS:
+        *names, last = _ACTIONS
+        expected = f"{', '.join(names)} or {last}"
+        raise RequestError(f"'action' is {expected}, not '{action[:40]}'", "action")
+    return _ACTIONS[action]
+
+
+def _slot_number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise NotFound(f"there is no slot {text[:40]}", "id_slot")
+    return int(text)
+
+
+def _folder(desk: Desk) -> Path:
+    if desk.settings.slot_save_path is None:
+        raise HTTPException(501, "slots are saved and restored with --slot-save-path")
+    return desk.settings.slot_save_path
+
+
+def _place(folder: Path, name: str) -> Path:
+    """Where the file called `name` is or will be, links followed. Raises RequestError for one that
+    is elsewhere, or no file."""
+    path = os.path.realpath(folder / name)
+    if not Path(path).is_relative_to(os.path.realpath(folder)):
+        raise RequestError(f"'filename': {name!r} leads out of its folder", "filename")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise RequestError(f"'filename': {name!r} is not a file", "filename")
+    return Path(path)
+
+
+def _saved(folder: Path, name: str, service: Service) -> tuple[Path, tuple[int, ...]]:
+    """A state file of this engine's and its tokens. Raises NotFound, StateFileError."""
+    path = _place(folder, name)
+    if not path.exists():
+        raise NotFound(f"there is no state file {name!r}", "filename")
+    header = read_header(path, service.fingerprint, service.page_bytes)
+    if not header.tokens:
+        raise StateFileError(f"state file {name!r} does not say which tokens it holds")
+    return path, header.tokens

@@ -68,3 +68,9 @@ def test_throughput_counts_while_all_are_there() -> None:
     long = chat("long", [*moments("sent 0"), *steps(0, 12)])
     assert together([short, long]) == (2.0, 8.0)
     assert tokens_per_s([short, long]) == 2.0
+
+
+def test_chats_that_never_met_have_no_throughput() -> None:
+    first = chat("first", [*moments("sent 0"), *steps(1, 3)])
+    second = chat("second", [*moments("sent 3"), *steps(4, 6)])
+    assert tokens_per_s([first, second]) == 0.0

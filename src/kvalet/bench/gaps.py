@@ -94,7 +94,10 @@ def together(chats: Sequence[Chat]) -> tuple[float, float]:
 
 
 def tokens_per_s(chats: Sequence[Chat]) -> float:
-    """Of all chats while all of them were there, running or parked; pieces are taken for tokens."""
+    """Of all chats while all of them were there, running or parked; pieces are taken for tokens.
+    0 if they never were."""
     start, end = together(chats)
+    if start >= end:
+        return 0.0
     pieces = [at for chat in chats for at in Timeline.of(chat, is_async=True).pieces]
     return sum(start < at <= end for at in pieces) / (end - start)

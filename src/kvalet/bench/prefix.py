@@ -23,7 +23,7 @@ from kvalet.bench.prompts import long_messages
 from kvalet.bench.report import circumstances, end_on_sigterm, markdown, spread
 from kvalet.errors import EngineError
 
-POOL: Final = ("--ctx-size", "2048", "--parallel", "4")
+POOL: Final = ("--ctx-size", "4096", "--parallel", "4")
 PLACES: Final = ("pool", "host", "disk")
 COLD: Final = "computed"
 QUESTIONS: Final = {
@@ -137,7 +137,8 @@ async def _second_turns(
 ) -> list[Turn]:
     """Cold, and then with what the first turn left."""
     messages = history.ask(QUESTIONS[place])
-    cold = await _second_turn(http, number, COLD, history, messages, cache_prompt=False)
+    aside: dict[str, object] = {"cache_prompt": False, "id_slot": 1}
+    cold = await _second_turn(http, number, COLD, history, messages, **aside)
     warm = await _second_turn(http, number, place, history, messages)
     same = cold.text == warm.text
     return [cold, replace(warm, cold_ms=cold.first_token_ms, is_as_cold=same)]
@@ -174,7 +175,7 @@ async def _fill_pool(http: httpx.AsyncClient, number: int) -> None:
     for other in range(1, 100):
         if num_filled >= num_cells:
             return
-        chat = await _ask(http, long_messages(1000 * (number + 1) + other), id_slot=1, max_tokens=1)
+        chat = await _ask(http, long_messages(1000 * (number + 1) + other), id_slot=1)
         num_filled += chat.num_prompt
 
 

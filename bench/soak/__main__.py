@@ -34,7 +34,8 @@ def main() -> int:
         model = write_tiny_llama(path, n_kv_head=4, head_dim=64, n_ctx_train=8192)
         while num_phases < 2 or time.monotonic() + seconds < deadline:
             num_phases += 1
-            settings = random_settings(random, model, endless=num_phases % 2 == 0)
+            own = Path(folder) / f"phase {num_phases}"
+            settings = random_settings(random, model, own, endless=num_phases % 2 == 0)
             print(f"phase {num_phases}: {settings.describe()}", flush=True)
             account = asyncio.run(soak(settings, Random(random.random()), seconds))
             print(f"  {account.describe()}", flush=True)

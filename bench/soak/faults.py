@@ -1,4 +1,5 @@
-"""What else clients and operators do: malformed requests, half ones, parks by hand."""
+"""What else clients and operators do: malformed requests, half ones, slots parked, saved, restored
+and erased by hand."""
 
 import asyncio
 import contextlib
@@ -20,9 +21,13 @@ MALFORMED: Final[tuple[tuple[str, str, bytes, int], ...]] = (
     ("POST", "/completion", b'{"prompt": "a", "temperature": "hot"}', 400),
     ("POST", "/slots/99?action=park", b"", 404),
     ("POST", "/slots/0?action=sleep", b"", 400),
+    ("POST", "/slots/0?action=save", b"{}", 400),
+    ("POST", "/slots/0?action=save", b'{"filename": "../there"}', 400),
+    ("POST", "/slots/0?action=restore", b'{"filename": "nobody saved this"}', 404),
     ("GET", "/no/such/page", b"", 404),
 )
 CONTROL_STATUSES: Final = (200, 404, 409)
+STATE_FILES: Final = ("one", "two", "three")
 
 
 class Troublemaker:
@@ -37,7 +42,8 @@ class Troublemaker:
 
     async def act(self) -> None:
         """One of the things, at random."""
-        actions = (self._park_and_resume, self._park_and_resume, self._malformed, self._half)
+        by_hand = (self._park_and_resume, self._park_and_resume, self._save, self._restore)
+        actions = (*by_hand, self._erase, self._malformed, self._half)
         await self._random.choice(actions)()
 
     async def resume_all(self) -> None:
@@ -45,7 +51,7 @@ class Troublemaker:
             await self._control(slot, "resume")
 
     async def _park_and_resume(self) -> None:
-        slot = self._random.randrange(self._num_slots)
+        slot = self._any_slot()
         body: dict[str, Any] = {"timeout": self._random.choice((0.2, 5.0))}
         if self._random.random() < 0.2:
             body["id"] = "somebody else's"
@@ -54,6 +60,26 @@ class Troublemaker:
             self.num_parked += 1
             await asyncio.sleep(self._random.expovariate(2.0))
             await self._control(slot, "resume")
+
+    async def _save(self) -> None:
+        await self._control(self._any_slot(), "save", self._any_file())
+
+    async def _restore(self) -> None:
+        """Resumed now and then; else it waits for its request or its time."""
+        slot = self._any_slot()
+        status = await self._control(slot, "restore", self._any_file())
+        if status == 200 and self._random.random() < 0.5:
+            await asyncio.sleep(self._random.expovariate(2.0))
+            await self._control(slot, "resume")
+
+    async def _erase(self) -> None:
+        await self._control(self._any_slot(), "erase")
+
+    def _any_slot(self) -> int:
+        return self._random.randrange(self._num_slots)
+
+    def _any_file(self) -> dict[str, str]:
+        return {"filename": self._random.choice(STATE_FILES)}
 
     async def _control(self, slot: int, action: str, body: object = None) -> int:
         path = f"/slots/{slot}?action={action}"

@@ -29,11 +29,12 @@ NUM_COMPARED = 12
 AMPLE_CELLS = 4096
 ANSWER_S = 300.0  # for everybody who has asked
 QUIET_S = 60.0  # to give everything back once nobody wants anything
-RSS_SLACK = 64 << 20  # bytes; and a quarter
+MIB = 1 << 20
+RSS_SLACK = 64 * MIB  # and a quarter
 TIMEOUT = httpx.Timeout(20.0, read=ANSWER_S, pool=None)
 LIMITS = httpx.Limits(max_connections=None)
 ZERO_AT_REST = (
-    *("kv_cells_used", "kv_cells_shared", "preempt_ram_bytes", "host_store_bytes"),
+    *("kv_cells_used", "kv_cells_shared", "preempt_ram_bytes", "preempt_disk_bytes"),
     *("requests_processing", "requests_deferred", "requests_preempted", "requests_waiting"),
 )
 
@@ -41,12 +42,14 @@ ZERO_AT_REST = (
 @dataclass(frozen=True, slots=True)
 class Settings:
     model: Path
+    disk: Path  # folder of parked chats
     n_ctx: int
     num_slots: int
     endless: bool
     flags: tuple[str, ...]
     env: Mapping[str, str]
     gap_s: float  # between arrivals, on average
+    cache_mib: int  # that the host store may keep
 
     def server(self) -> ServerProcess:
         return ServerProcess(*self._common(self.n_ctx), *self.flags, env=self.env)
@@ -65,28 +68,45 @@ class Settings:
         return " ".join([*variables, f"-c {self.n_ctx}", *shift, *self.flags])
 
 
-def random_settings(random: Random, model: Path, *, endless: bool) -> Settings:
-    num_slots = random.choice((3, 4, 6))
+def random_settings(random: Random, model: Path, folder: Path, *, endless: bool) -> Settings:
+    """`folder`: for what the server writes."""
+    disk, states = folder / "disk", folder / "states"
+    for made in (disk, states):
+        made.mkdir(parents=True, exist_ok=True)
+    num_slots, cache_mib = random.choice((3, 4, 6)), random.choice((0, 1, 64))
     pick = {
         "--preempt-policy": random.choice(list(VICTIM_POLICIES)),
         "--preempt-trigger": random.choice(("lookahead", "lookahead", "watermark")),
         "--preempt-resume": random.choice(list(LINE_ORDERS)),
-        "--preempt-ram": random.choice(("0", "1", "8192", "-1")),
         "--preempt-starved": random.choice(("1", "3")),
         "--preempt-rotate": random.choice(("0.2", "1")),
         "--batch-size": random.choice(("32", "512")),
         "--max-queue": random.choice(("4", "128")),
         "--parallel": str(num_slots),
         "--park-timeout": "5",
+        "--slot-save-path": str(states),
+        "--cache-ram": str(cache_mib),
+        **_random_copies(random, disk),
     }
     env = {
         "LLAMA_SERVER_PREEMPT_EVERY": random.choice(("0", "0", "17", "60")),
         "LLAMA_SERVER_PREEMPT_PLANNER": random.choice(("on", "on", "on", "off")),
     }
-    flags = tuple(word for item in pick.items() for word in item)
+    copies = random.choice(("--preempt-async", "--preempt-async", "--no-preempt-async"))
+    flags = (*(word for item in pick.items() for word in item), copies, "--check")
     n_ctx = random.choice((256, 384) if endless else (384, 640, 1000))
     gap_s = random.choice((0.05, 0.15, 0.4))
-    return Settings(model, n_ctx, num_slots, endless, (*flags, "--check"), env, gap_s)
+    return Settings(model, disk, n_ctx, num_slots, endless, flags, env, gap_s, cache_mib)
+
+
+def _random_copies(random: Random, disk: Path) -> dict[str, str]:
+    """Whether pages go to the host ahead of a park, and where to when it comes."""
+    ram = random.choice(("0", "1", "1", "8192", "-1"))
+    flags = {"--preempt-mirror": random.choice(("on", "off")), "--preempt-ram": ram}
+    if ram == "0" or random.random() < 0.4:
+        return flags
+    limit = random.choice(("1", "64"))
+    return {**flags, "--preempt-disk": str(disk), "--preempt-disk-limit": limit}
 
 
 @dataclass(slots=True)
@@ -134,6 +154,8 @@ async def soak(settings: Settings, random: Random, seconds: float) -> Account:
             account.num_parks = round((await server_counters(http))["n_preempt_total"])
             if (await http.get("/health")).status_code != 200:
                 account.lost.append("the server is not well")
+            account.leaked += [f"{page} is left" for page in settings.disk.glob("*/page*")]
+    account.leaked += [f"{path} is left" for path in settings.disk.iterdir()]
     account.count(outcomes)
     await _compare(settings, random, outcomes, account)
     return account
@@ -169,7 +191,7 @@ class Load:
         await asyncio.gather(*self._acting)
         await self._trouble.resume_all()
         outcomes = await self._drain()
-        if _rss(pid) > 1.25 * warm_rss + RSS_SLACK:
+        if _rss(pid) > 1.25 * warm_rss + RSS_SLACK + self._settings.cache_mib * MIB:
             self._account.leaked.append(f"memory: {warm_rss >> 20} MiB, now {_rss(pid) >> 20}")
         self._account.lost += self._trouble.complaints
         return outcomes

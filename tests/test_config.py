@@ -186,7 +186,7 @@ def test_the_scheduler_is_told() -> None:
 
 
 def test_props_tell_policy_and_budget() -> None:
-    info = EngineInfo(64, PAGE_BYTES, 100, 512, b"")
+    info = EngineInfo(64, PAGE_BYTES, 100, 512, b"", {"copies": "asynchronous"})
     preemption = props(info, scheduling("--preempt-ram", "1", "--preempt-trigger", "watermark"))[
         "preemption"
     ]
@@ -195,6 +195,7 @@ def test_props_tell_policy_and_budget() -> None:
     assert (preemption["trigger"], preemption["resume"]) == ("watermark", "head")
     assert preemption["host_budget_bytes"] == PAGE_BYTES
     assert (preemption["lookahead_steps"], preemption["mirror"]) == (8, True)
+    assert preemption["copies"] == "asynchronous"
 
 
 def test_props_tell_what_the_host_store_may_hold(tmp_path: Path) -> None:

@@ -136,8 +136,8 @@ class ServeConfig:
         "LLAMA_ARG_PREEMPT_RAM",
         integer(UNLIMITED),
         8192,
-        "host memory for parked chats; a chat that does not fit is computed again when it comes "
-        "back; -1: no limit, 0: never copy",
+        "host memory for parked chats; a chat that does not fit goes to --preempt-disk, or is "
+        "computed again when it comes back; -1: no limit, 0: never copy",
     )
     preempt_disk: str | None = setting(
         "--preempt-disk DIR",

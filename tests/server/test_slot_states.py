@@ -3,7 +3,9 @@
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -11,7 +13,10 @@ from kvalet.engine.statefile import write_state
 from kvalet.errors import EngineError
 from kvalet.server.desk import ServerSettings
 from kvalet.server.routes import slots
+from kvalet.server.waiting import STEP_BOUNDARY_S, answered
 from tests.server.edge import Edge
+
+T = TypeVar("T")
 
 TOKENS = tuple(range(64))
 SAVE, RESTORE, ERASE = (f"/slots/1?action={action}" for action in ("save", "restore", "erase"))
@@ -107,6 +112,7 @@ def test_a_name_that_is_no_plain_file_name(saving: Edge, step: str, name: object
     error = saving.error(step, {"filename": name})
     assert error["param"] == "filename"
     assert "'filename'" in error["message"]
+    assert "is not a file" not in error["message"]  # refused before the folder is looked at
     assert saving.service.asked == []
 
 
@@ -207,7 +213,23 @@ def test_a_copy_that_fails_says_why(saving: Edge, folder: Path, step: str) -> No
 
 
 @pytest.mark.parametrize("step", BOTH)
-def test_a_copy_is_waited_for_longer_than_a_step_but_not_for_ever(
+def test_a_copy_is_waited_for_longer_than_a_step(
+    saving: Edge, folder: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    async def noted(future: Future[T], timeout_s: float = STEP_BOUNDARY_S) -> T:
+        waits.append(timeout_s)
+        return await answered(future, timeout_s)
+
+    monkeypatch.setattr(slots, "answered", noted)
+    write(folder / "chat.bin", saving)
+    saving.answer(step, {"filename": "chat.bin"})
+    assert waits[0] > STEP_BOUNDARY_S
+
+
+@pytest.mark.parametrize("step", BOTH)
+def test_a_copy_is_not_waited_for_for_ever(
     saving: Edge, folder: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder / "chat.bin", saving)

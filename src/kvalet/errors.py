@@ -4,7 +4,8 @@ KvaletError
 ├── RequestError            the client's fault; names the field
 │   ├── ContextExceeded     the prompt can never fit
 │   ├── NotFound            no such route, slot or model
-│   └── Conflict            not possible in the state that the slot is in
+│   ├── Conflict            not possible in the state that the slot is in
+│   └── StateFileError      a state file that is foreign, damaged or none
 ├── Overloaded              the queue is full: try again later
 ├── ConfigError             a flag or variable that cannot be honoured; the start fails
 ├── ModelFileError          a model file that is broken, foreign or unsupported
@@ -58,6 +59,13 @@ class NotFound(RequestError):
 class Conflict(RequestError):
     status = 409
     kind = "conflict_error"
+
+
+class StateFileError(RequestError):
+    """A state file that this server cannot take; nothing was changed (SPEC X4)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "filename")
 
 
 class Overloaded(KvaletError):

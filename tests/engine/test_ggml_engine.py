@@ -1,5 +1,6 @@
 """What the engine refuses, and whom a fault concerns: one sequence or copy, not its neighbours."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,12 @@ from kvalet.core.plan import (
     SamplingParams,
     SeqId,
     StepPlan,
+    Tier,
     Transfer,
     TransferId,
 )
 from kvalet.engine.ggml.engine import GgmlEngine, load_engine
-from kvalet.errors import EngineError, EngineFatal
+from kvalet.errors import ConfigError, EngineError, EngineFatal
 from kvalet.model.gguf import GGUFFile
 from tests.engine.steps import chat, generate
 from tests.engine.tiny_models import write_tiny_llama
@@ -49,11 +51,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(model: Path) -> Iterator[GgmlEngine]:
-    engine = load_engine(
-        model, num_pages=NUM_PAGES, threads=2, max_step_tokens=40, max_seqs=3, poison=True
-    )
+    engine = load(model)
     yield engine
     engine.close()
+
+
+def load(model: Path, *, async_copies: bool = False) -> GgmlEngine:
+    return load_engine(
+        model,
+        num_pages=NUM_PAGES,
+        threads=2,
+        max_step_tokens=40,
+        max_seqs=3,
+        poison=True,
+        async_copies=async_copies,
+    )
 
 
 BAD_GRANTS = {
@@ -122,14 +134,90 @@ def test_a_draw_that_cannot_be_made_fails_its_sequence_only(engine: GgmlEngine) 
     assert set(outcome.sampled) == {SeqId(1)}
 
 
+def out(number: int, *moves: tuple[PageId, HostId]) -> Transfer:
+    return Transfer(TransferId(number), SeqId(1), Direction.OUT, moves)
+
+
+def back(number: int, *moves: tuple[PageId, HostId]) -> Transfer:
+    return Transfer(TransferId(number), SeqId(1), Direction.IN, moves)
+
+
 def test_a_copy_that_cannot_be_made_fails_alone(engine: GgmlEngine) -> None:
+    page, host, freed = PageId(2), HostId(0), HostId(1)
+    copies = (
+        out(1, (page, host), (PageId(NUM_PAGES), HostId(2))),
+        back(2, (page, host)),
+        back(3, (page, HostId(10**6))),
+        out(4, (page, HostId(0, Tier.DISK))),
+        out(5, (page, freed)),
+    )
+    outcome = engine.execute(StepPlan(0, transfers=copies))
+    assert set(outcome.failed_transfers) == {1, 2, 3, 4}
+    plan = StepPlan(1, host_freed=(freed,), transfers=(back(6, (page, freed)), out(7)))
+    outcome = engine.execute(plan)
+    assert (outcome.landed, set(outcome.failed_transfers)) == ((7,), {6})
+    assert "host page 1 holds nothing" in outcome.failed_transfers[TransferId(6)]
+
+
+def test_places_are_forgotten_even_if_the_plan_is_refused(engine: GgmlEngine) -> None:
     page, host = PageId(2), HostId(0)
-    out = Transfer(TransferId(1), SeqId(1), Direction.OUT, ((page, host),))
-    never_filled = Transfer(TransferId(2), SeqId(2), Direction.IN, ((page, HostId(10**6)),))
-    no_page = Transfer(TransferId(3), SeqId(3), Direction.OUT, ((PageId(NUM_PAGES), host),))
-    outcome = engine.execute(StepPlan(0, transfers=(no_page, never_filled, out)))
-    assert outcome.landed == (TransferId(1),)
-    assert set(outcome.failed_transfers) == {TransferId(2), TransferId(3)}
+    engine.execute(StepPlan(0, transfers=(out(1, (page, host)),)))
+    with pytest.raises(EngineError):
+        engine.execute(StepPlan(1, host_freed=(host,), grants=(GOOD,) * 4))
+    outcome = engine.execute(StepPlan(2, transfers=(back(2, (page, host)),)))
+    assert set(outcome.failed_transfers) == {2}
+
+
+def test_copies_beside_grants_keep_their_pace(model: Path) -> None:
+    """8 pages a step: a copy of 33 takes more than four. Then nobody computes, and it lands."""
+    engine = load(model, async_copies=True)
+    copy = out(1, *((PageId(2), HostId(place)) for place in range(33)))
+    outcomes = [engine.execute(StepPlan(0, grants=(GOOD,), transfers=(copy,)))]
+    outcomes += [engine.execute(StepPlan(step, grants=(GOOD,))) for step in range(1, 4)]
+    assert [outcome.landed for outcome in outcomes] == [()] * 4
+    copy_s = sum(outcome.copy_s for outcome in outcomes)
+    deadline = time.monotonic() + 60
+    while not (last := engine.execute(StepPlan(9))).landed:
+        copy_s += last.copy_s
+        assert time.monotonic() < deadline
+    assert last.landed == (1,)
+    assert copy_s + last.copy_s > 0
+    engine.close()
+
+
+@pytest.mark.parametrize("async_copies", [False, True])
+def test_an_error_of_ours_in_copying_stops_the_engine(
+    model: Path, monkeypatch: pytest.MonkeyPatch, async_copies: bool
+) -> None:
+    engine = load(model, async_copies=async_copies)
+    monkeypatch.setattr(engine._hosts, "write", lambda host, address: 1 // 0)
+
+    def run() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            engine.execute(StepPlan(0, transfers=(out(1, (PageId(2), HostId(0))),)))
+
+    with pytest.raises(EngineFatal, match="the copier stopped: ZeroDivisionError"):
+        run()
+    engine.close()
+
+
+def test_the_report_says_how_copies_are_made(engine: GgmlEngine, model: Path) -> None:
+    assert engine.info.report["copies"] == "synchronous"
+    other = load(model, async_copies=True)
+    assert other.info.report["copies"] == "asynchronous"
+    other.close()
+
+
+def test_a_folder_for_pages_that_is_none_is_refused(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--preempt-disk"):
+        load_engine(model, num_pages=2, threads=1, disk_dir=tmp_path / "missing")
+
+
+def test_a_load_that_fails_leaves_nothing_in_the_folder(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(EngineFatal):
+        load_engine(model, num_pages=2**40, threads=1, disk_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_to_do_is_done(engine: GgmlEngine) -> None:

@@ -34,7 +34,7 @@ def engine(
     """Q4_0 and Q4_K are repacked, the latter with a column granularity of 4."""
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     write_tiny_llama(path, weight_type=request.param, n_layer=2)
-    engine = load_engine(path, num_pages=NUM_PAGES, threads=2, poison=True)
+    engine = load_engine(path, num_pages=NUM_PAGES, threads=2, poison=True, async_copies=False)
     yield engine
     engine.close()
 

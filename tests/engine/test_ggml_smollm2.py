@@ -25,7 +25,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[GgmlEngine]:
-    engine = load_engine(resolve(None), num_pages=64, threads=2, poison=True)
+    engine = load_engine(resolve(None), num_pages=64, threads=2, poison=True, async_copies=False)
     yield engine
     engine.close()
 

@@ -15,6 +15,7 @@ from kvalet.core.plan import (
     SeqId,
     StepOutcome,
     StepPlan,
+    Transfer,
     TransferId,
     pages_for,
 )
@@ -66,8 +67,8 @@ class WatchedEngine:
         self.inner.close()
 
     def flip(self, host: HostId, offset: int) -> None:
-        """Turn over seven bits of a byte of a page in the host store."""
-        ctypes.c_uint8.from_address(self.inner._host._address(host) + offset).value ^= 0x7F
+        """Turn over seven bits of a byte of a page in the host store's RAM."""
+        ctypes.c_uint8.from_address(self.inner._hosts.read(host) + offset).value ^= 0x7F
 
     @property
     def peak_pages(self) -> int:
@@ -75,7 +76,8 @@ class WatchedEngine:
         return max(len({page for g in plan.grants for page in g.pages}) for plan in self.plans)
 
     def _broken_copies(self, plan: StepPlan) -> dict[TransferId, str]:
-        faults = {t.transfer_id: self.faults.transfer(t) for t in plan.transfers}
+        copies = [t for t in plan.transfers if isinstance(t, Transfer) and t.moves]
+        faults = {t.transfer_id: self.faults.transfer(t) for t in copies}
         return {transfer: fault for transfer, fault in faults.items() if fault is not None}
 
     def _failures(self, plan: StepPlan) -> dict[SeqId, str]:

@@ -15,7 +15,7 @@ class EngineInfo:
     page_bytes: int  # all planes
     num_vocab: int
     max_step_tokens: int  # rows one execute takes
-    fingerprint: bytes  # root of the page names: model, KV type, builds, instruction set
+    fingerprint: bytes  # 32; root of the page names: model, KV type, builds, instruction set
     # for /props and the log
     report: Mapping[str, object] = field(default_factory=dict[str, object])
 
@@ -32,9 +32,12 @@ class Engine(Protocol):
 
     def execute(self, plan: StepPlan) -> StepOutcome:
         """Run one step; see `plan.py` for its order. Never raises for what concerns single
-        sequences (those are reported in the outcome); raises EngineFatal when it cannot go on."""
+        sequences or transfers (those are reported in the outcome); raises EngineFatal when it
+        cannot go on. Does not wait for transfers: those that have ended since the last call are
+        in the outcome, and calls with empty plans see the rest land."""
         ...
 
     def close(self) -> None:
-        """Give memory back. Waits for copies in flight; safe to call twice."""
+        """Give memory back, once the page being copied has been; what is left of the transfers in
+        flight is dropped. Safe to call twice."""
         ...

@@ -3,16 +3,18 @@
 Its "keys and values" are the token ids themselves, marked with how far they were shifted, written
 into pages and read back through the tables of the plan. The token it draws is a hash of every cell
 of the sequence, so a lost page, a wrong table, a broken copy or a skipped replay token changes the
-text. Faults can be injected.
+text. A plan that reads what nobody has written is an error. Faults can be injected.
 """
 
 import hashlib
 import struct
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kvalet.core.plan import (
     PAGE_CELLS,
+    AnyTransfer,
     Direction,
     Draw,
     Grant,
@@ -22,6 +24,8 @@ from kvalet.core.plan import (
     Sampled,
     SamplingParams,
     SeqId,
+    StateLoad,
+    StateSave,
     StepOutcome,
     StepPlan,
     Transfer,
@@ -46,7 +50,8 @@ def next_token(cells: Sequence[int], params: SamplingParams, index: int, num_voc
 
 @dataclass(slots=True)
 class Faults:
-    """What goes wrong, decided per item; a hook answers with a message, or None for no fault."""
+    """What goes wrong, decided per item; a hook answers with a message, or None for no fault.
+    `transfer` is asked about copies of pages only."""
 
     compute: Callable[[Grant], str | None] = lambda grant: None
     transfer: Callable[[Transfer], str | None] = lambda transfer: None
@@ -54,18 +59,26 @@ class Faults:
     execute: Callable[[StepPlan], Exception | None] = lambda plan: None
 
 
+@dataclass(frozen=True, slots=True)
+class StateFile:
+    tokens: tuple[int, ...]
+    pages: tuple[tuple[int, ...], ...]  # cells; one that is UNUSED makes it a damaged page
+
+
 @dataclass(slots=True)
 class FakeEngine:
-    """`transfer_steps`: steps a copy takes to land; 0 lands it in its own step."""
+    """`transfer_steps`: steps a copy takes to land; 0 lands it in its own step. State files are
+    kept by path."""
 
     num_pages: int
     num_vocab: int = 256
     max_step_tokens: int = 512
     transfer_steps: int = 0
     faults: Faults = field(default_factory=Faults)
+    files: dict[str, StateFile] = field(default_factory=dict[str, StateFile])
     _pages: list[list[int]] = field(init=False)
     _host: dict[HostId, list[int]] = field(default_factory=dict[HostId, list[int]])
-    _due: list[tuple[int, Transfer]] = field(default_factory=list[tuple[int, Transfer]])
+    _due: deque[tuple[int, AnyTransfer]] = field(default_factory=deque[tuple[int, AnyTransfer]])
 
     def __post_init__(self) -> None:
         self._pages = [[UNUSED] * PAGE_CELLS for _ in range(self.num_pages)]
@@ -77,7 +90,7 @@ class FakeEngine:
             page_bytes=PAGE_CELLS * 4,
             num_vocab=self.num_vocab,
             max_step_tokens=self.max_step_tokens,
-            fingerprint=b"fake",
+            fingerprint=b"fake".ljust(32, b"\0"),
             report={"engine": "fake"},
         )
 
@@ -89,6 +102,8 @@ class FakeEngine:
             raise EngineError(f"{plan.num_tokens} tokens in a step of {self.max_step_tokens}")
         for page in plan.freed:
             self._pages[page] = [UNUSED] * PAGE_CELLS
+        for host in plan.host_freed:
+            self._host.pop(host, None)
         for copy in plan.page_copies:
             self._pages[copy.dst] = list(self._pages[copy.src])
         for shift in plan.page_shifts:
@@ -143,22 +158,56 @@ class FakeEngine:
         return [cell for page in pages for cell in self._pages[page]][:num_cells]
 
     def _land(self, step: int) -> tuple[tuple[TransferId, ...], dict[TransferId, str]]:
-        due = [transfer for at, transfer in self._due if at <= step]
-        self._due = [(at, transfer) for at, transfer in self._due if at > step]
         landed: list[TransferId] = []
         failed: dict[TransferId, str] = {}
-        for transfer in due:
-            message = self.faults.transfer(transfer)
+        while self._due and self._due[0][0] <= step:
+            _, transfer = self._due.popleft()
+            message = self._run(transfer)
             if message is None:
-                self._copy(transfer)
                 landed.append(transfer.transfer_id)
             else:
                 failed[transfer.transfer_id] = message
         return tuple(landed), failed
+
+    def _run(self, transfer: AnyTransfer) -> str | None:
+        """Why it failed, if it did."""
+        match transfer:
+            case StateSave():
+                pages = tuple(tuple(self._stored(page)) for page in transfer.pages)
+                self.files[transfer.path] = StateFile(transfer.tokens, pages)
+                return None
+            case StateLoad():
+                return self._load(transfer)
+            case Transfer(moves=()):
+                return None  # a mark: nothing that could fail
+            case Transfer():
+                message = self.faults.transfer(transfer)
+                if message is None:
+                    self._copy(transfer)
+                return message
 
     def _copy(self, transfer: Transfer) -> None:
         for page, host in transfer.moves:
             if transfer.direction is Direction.OUT:
                 self._host[host] = list(self._pages[page])
             else:
-                self._pages[page] = list(self._host[host])
+                self._pages[page] = list(self._stored(host))
+
+    def _load(self, load: StateLoad) -> str | None:
+        file = self.files.get(load.path)
+        if file is None:
+            return f"there is no state file {load.path}"
+        if file.tokens != load.tokens:
+            return f"state file {load.path} was replaced by another one"
+        if any(UNUSED in file.pages[index] for index, _ in load.moves):
+            return f"state file {load.path} is damaged"
+        for index, host in load.moves:
+            self._host[host] = list(file.pages[index])
+        return None
+
+    def _stored(self, place: PageId | HostId) -> list[int]:
+        if not isinstance(place, HostId):
+            return self._pages[place]
+        if place not in self._host:
+            raise EngineError(f"{place} is read and holds nothing")
+        return self._host[place]

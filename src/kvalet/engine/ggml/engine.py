@@ -8,13 +8,16 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from kvalet.core.plan import Sampled, SeqId, StepOutcome, StepPlan, Transfer, TransferId
+from kvalet.core.plan import Sampled, SeqId, StepOutcome, StepPlan
 from kvalet.engine.base import EngineInfo
 from kvalet.engine.ggml.batch import Limits
 from kvalet.engine.ggml.cache import FactCache
+from kvalet.engine.ggml.copier import Copier, Forget
+from kvalet.engine.ggml.copies import Copies
 from kvalet.engine.ggml.fingerprint import fingerprint, model_sha256
+from kvalet.engine.ggml.folder import OwnFolder
+from kvalet.engine.ggml.hosts import HostPlaces, PageFiles
 from kvalet.engine.ggml.loaded import LoadedModel
-from kvalet.engine.ggml.pool import HostArena
 from kvalet.engine.ggml.probe import Verdict, prove
 from kvalet.engine.ggml.runner import Runner
 from kvalet.engine.ggml.sampling import sample
@@ -35,18 +38,28 @@ class GgmlEngine:
     """Implements `kvalet.engine.base.Engine`. Made by `load_engine`."""
 
     def __init__(
-        self, loaded: LoadedModel, limits: Limits, poison: bool, root: bytes, verdict: Verdict
+        self,
+        loaded: LoadedModel,
+        limits: Limits,
+        poison: bool,
+        root: bytes,
+        verdict: Verdict,
+        folder: OwnFolder | None,
+        async_copies: bool,
     ) -> None:
-        """Takes over `loaded` and closes it. `root` becomes the fingerprint."""
+        """Takes over `loaded` and `folder`, and closes them. `root` becomes the fingerprint."""
         self._loaded = loaded
         self._runner = Runner(loaded, limits, poison)
         self._shift = KeyShift(
             loaded.backend, loaded.library, loaded.model.rope, loaded.model.kv_shape.head_dim
         )
-        self._host = HostArena(self._runner.pool, loaded.library)
+        pool = self._runner.pool
+        files = PageFiles(folder, root, pool.page_bytes) if folder else None
+        self._hosts = HostPlaces(pool.page_bytes, files)
+        self._copier = Copier(Copies(pool, self._hosts, root), asynchronous=async_copies)
         self._info = EngineInfo(
             num_pages=limits.num_pages,
-            page_bytes=self._runner.pool.page_bytes,
+            page_bytes=pool.page_bytes,
             num_vocab=limits.num_vocab,
             max_step_tokens=limits.max_rows,
             fingerprint=root,
@@ -60,23 +73,29 @@ class GgmlEngine:
     def execute(self, plan: StepPlan) -> StepOutcome:
         """Run one step. Raises EngineError, having computed nothing, for a plan that does not fit
         the engine's limits, or frees or copies a page outside the pool."""
+        self._copier.pace(is_computing=bool(plan.grants))
+        if plan.host_freed:
+            self._copier.start([Forget(plan.host_freed)])
         refused = self._runner.batch.fill(plan.grants)
         self._runner.pool.forget(plan.freed)
         self._runner.pool.copy(plan.page_copies)
         for shift in plan.page_shifts:
             self._shift.run(self._runner.pool, shift)
         computed = self._compute()
-        landed, failed_transfers = self._transfer(plan.transfers)
+        self._copier.start(plan.transfers)
+        copied = self._copier.take()
         return StepOutcome(
             sampled=computed.sampled,
             failed={**refused, **computed.failed},
-            landed=landed,
-            failed_transfers=failed_transfers,
+            landed=tuple(copied.landed),
+            failed_transfers=copied.failed,
             compute_s=computed.compute_s,
+            copy_s=copied.busy_s,
         )
 
     def close(self) -> None:
-        self._host.close()
+        self._copier.close()
+        self._hosts.close()
         self._runner.close()
         self._loaded.close()
 
@@ -104,25 +123,13 @@ class GgmlEngine:
             except EngineError as error:
                 computed.failed[grant.seq_id] = str(error)
 
-    def _transfer(
-        self, transfers: tuple[Transfer, ...]
-    ) -> tuple[tuple[TransferId, ...], dict[TransferId, str]]:
-        landed: list[TransferId] = []
-        failed: dict[TransferId, str] = {}
-        for transfer in transfers:
-            try:
-                self._host.run(transfer)
-                landed.append(transfer.transfer_id)
-            except EngineError as error:
-                failed[transfer.transfer_id] = str(error)
-        return tuple(landed), failed
-
     def _report(self, verdict: Verdict) -> dict[str, object]:
         return {
             "device": self._loaded.backend.description,
             "threads": self._loaded.backend.threads,
             "native": self._loaded.library.isa,
             "pool_bytes": self._runner.pool.num_pages * self._runner.pool.page_bytes,
+            "copies": "asynchronous" if self._copier.is_asynchronous else "synchronous",
             "compute_bytes": self._runner.graphs.compute_bytes,
             **self._loaded.weights.report(),
             "exactness": asdict(verdict),
@@ -139,19 +146,25 @@ def load_engine(
     poison: bool = False,
     probe_s: float = 0.0,
     cache_dir: Path | None = None,
+    async_copies: bool = True,
+    disk_dir: Path | None = None,
 ) -> GgmlEngine:
     """An engine with the model of a GGUF file and a pool of `num_pages` pages. A step takes at most
     `max_step_tokens` rows of `max_seqs` sequences; `poison` fills unused pages with NaN; `probe_s`
     is how long the exactness probe may take; `cache_dir` keeps what is found out about the file.
+    `async_copies`: transfers run beside the steps that follow, else in their own; `disk_dir`: the
+    host store's disk tier is a folder in this one.
 
-    Raises ModelFileError for the file, EngineFatal when memory does not suffice.
+    Raises ModelFileError for the file, ConfigError for `disk_dir`, EngineFatal when memory does not
+    suffice.
     """
     with ExitStack() as stack:
+        folder = stack.enter_context(closing(OwnFolder(disk_dir))) if disk_dir else None
         loaded = stack.enter_context(closing(LoadedModel(model_path, threads)))
         limits = Limits(loaded.model.num_vocab, num_pages, max_step_tokens, max_seqs)
         cache = FactCache(cache_dir)
         root = fingerprint(model_sha256(loaded.file, cache), loaded.library)
         verdict = prove(loaded, limits, probe_s, cache, root.hex())
-        engine = GgmlEngine(loaded, limits, poison, root, verdict)
+        engine = GgmlEngine(loaded, limits, poison, root, verdict, folder, async_copies)
         stack.pop_all()
         return engine

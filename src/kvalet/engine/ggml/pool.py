@@ -1,4 +1,4 @@
-"""The page pool's memory, and the host's for pages that are copied out of it.
+"""The page pool's memory.
 
 Bytes only: who holds a page and what it is called is core's business. Ids are checked here before
 an address is made of them. With `poison`, whatever is not in use holds f16 NaN, so that a kernel
@@ -8,17 +8,16 @@ that reads it cannot go unnoticed.
 import ctypes
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from kvalet.core.plan import PAGE_CELLS, Direction, HostId, PageCopy, PageId, Transfer
+from kvalet.core.plan import PAGE_CELLS, PageCopy, PageId
 from kvalet.engine import native
 from kvalet.engine.ggml.backend import Backend
 from kvalet.errors import EngineError
 
 CELL_VALUE_BYTES: Final = 2  # f16
-SLAB_PAGES: Final = 16  # host pages allocated together
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +66,14 @@ class PagePool:
             raise EngineError(f"page {page} is outside the pool of {self.num_pages}")
         return self._buffer.base + page * self.page_bytes
 
+    def read(self, page: PageId) -> int:
+        """Where the bytes of a page are."""
+        return self.address(page)
+
+    def write(self, page: PageId, address: int) -> None:
+        """Fill a page with the bytes at `address`."""
+        ctypes.memmove(self.address(page), address, self.page_bytes)
+
     def cells(self, page: PageId, count: int) -> bytes:
         """What the first `count` cells of a page hold, of all layers."""
         shape = self.shape
@@ -91,41 +98,3 @@ class PagePool:
 
     def close(self) -> None:
         self._buffer.close()
-
-
-class HostArena:
-    """Page-sized buffers by id, grown on demand to the highest id named, reused as core says."""
-
-    def __init__(self, pool: PagePool, library: native.NativeLibrary) -> None:
-        self._pool = pool
-        self._library = library
-        self._slabs: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
-
-    def run(self, transfer: Transfer) -> None:
-        """Copy all pages of a transfer. Raises EngineError, having copied nothing, for an id that
-        cannot be or when there is no memory for another slab."""
-        outward = transfer.direction is Direction.OUT
-        pages = [self._pool.address(page) for page, _ in transfer.moves]
-        if outward:
-            self._grow(max((host for _, host in transfer.moves), default=-1))
-        hosts = [self._address(host) for _, host in transfer.moves]
-        if outward:
-            self._library.copy_pages(hosts, pages, self._pool.page_bytes)
-        else:
-            self._library.copy_pages(pages, hosts, self._pool.page_bytes)
-
-    def close(self) -> None:
-        self._slabs.clear()
-
-    def _grow(self, host: int) -> None:
-        try:
-            while host >= len(self._slabs) * SLAB_PAGES:
-                self._slabs.append(np.empty(SLAB_PAGES * self._pool.page_bytes, np.uint8))
-        except MemoryError:
-            raise EngineError(f"no memory for host page {host}") from None
-
-    def _address(self, host: HostId) -> int:
-        if not 0 <= host < len(self._slabs) * SLAB_PAGES:
-            raise EngineError(f"host page {host} was never copied to")
-        slab = self._slabs[host // SLAB_PAGES]
-        return int(slab.ctypes.data) + host % SLAB_PAGES * self._pool.page_bytes

@@ -1,0 +1,237 @@
+"""State files: pages of keys and values, and the tokens they hold, on disk.
+
+docs/state-files.md gives the format byte by byte. A file is written beside its name and renamed
+when it is whole; it is read only after its header has proven to be intact and meant for this
+engine, and every page only with the digest that the header has of it. Knows nothing of who holds
+pages or where they lie in memory.
+"""
+
+import hashlib
+import os
+import stat
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+from typing_extensions import Buffer
+
+from kvalet.core.plan import PAGE_CELLS
+from kvalet.errors import EngineError, StateFileError
+
+MAGIC: Final = b"kvalet\x1a\n"
+VERSION: Final = 1
+ALIGNMENT: Final = 4096  # pages start at a multiple of it
+MAX_PAGES: Final = 1 << 17  # bounds what a header makes its reader allocate
+DIGEST_BYTES: Final = 32
+TOKEN_BYTES: Final = 4
+PARTIAL_PREFIX: Final = ".kvalet-"  # of files that are being written
+
+# magic, version, cells of a page, bytes of a page, pages, tokens, fingerprint
+_FIXED: Final = struct.Struct("<8sIIQII32s")
+
+
+@dataclass(frozen=True, slots=True)
+class StateHeader:
+    tokens: tuple[int, ...]  # of all pages, or none
+    num_pages: int
+    digests: tuple[bytes, ...]  # of each page
+    offset: int  # of the first page, in bytes
+
+
+def pages_offset(num_pages: int, num_tokens: int) -> int:
+    """Bytes before the first page."""
+    used = _FIXED.size + DIGEST_BYTES + TOKEN_BYTES * num_tokens + DIGEST_BYTES * num_pages
+    return -(-used // ALIGNMENT) * ALIGNMENT
+
+
+def read_header(path: Path, fingerprint: bytes, page_bytes: int) -> StateHeader:
+    """What the state file at `path` holds. Raises StateFileError for one that an engine of this
+    fingerprint (32 bytes) and page size cannot take. Pages are not looked at."""
+    with open_state(path, fingerprint, page_bytes) as state:
+        return state.header
+
+
+class StateReader:
+    """An open state file whose header is in order. Made by `open_state`."""
+
+    def __init__(self, name: str, file: BinaryIO, header: StateHeader, page_bytes: int) -> None:
+        self.header = header
+        self._name = name
+        self._file = file
+        self._page_bytes = page_bytes
+
+    def read(self, index: int, into: memoryview) -> None:
+        """Read a page into `into` [page_bytes]. Raises EngineError if it is not the page that was
+        written; `into` is worthless then."""
+        if not 0 <= index < self.header.num_pages:
+            raise EngineError(f"state file {self._name} has no page {index}")
+        try:
+            self._file.seek(self.header.offset + index * self._page_bytes)
+            count = self._file.readinto(into)  # type: ignore[attr-defined]  # typeshed lacks it
+        except OSError as error:
+            raise EngineError(f"state file {self._name}: {error.strerror}") from error
+        if count != self._page_bytes or _digest(into) != self.header.digests[index]:
+            raise EngineError(f"state file {self._name}: page {index} is damaged")
+
+
+@contextmanager
+def open_state(path: Path, fingerprint: bytes, page_bytes: int) -> Iterator[StateReader]:
+    """Raises StateFileError, as `read_header` does."""
+    with _open(path) as file:
+        try:
+            header = _Header(path.name, file).read(fingerprint, page_bytes)
+        except OSError as error:
+            raise StateFileError(f"state file {path.name}: {error.strerror}") from error
+        yield StateReader(path.name, file, header, page_bytes)
+
+
+@contextmanager
+def write_state(
+    path: Path,
+    fingerprint: bytes,
+    page_bytes: int,
+    num_pages: int,
+    tokens: tuple[int, ...] = (),
+    *,
+    durable: bool,
+) -> Iterator[Callable[[Buffer], None]]:
+    """Gives a function to be called with each page [page_bytes] in order. The file is at `path`
+    when the block has ended, on the disk itself if `durable`; if it ends by an exception there is
+    no trace of it. Raises EngineError for what cannot be written."""
+    digests: list[bytes] = []
+    _check_counts(num_pages, len(tokens))
+    with _replacing(path, durable) as file:
+        file.seek(pages_offset(num_pages, len(tokens)))
+
+        def add(page: Buffer) -> None:
+            digests.append(_digest(page))
+            file.write(page)
+
+        yield add
+        if len(digests) != num_pages:
+            raise EngineError(f"{len(digests)} pages for a state file of {num_pages}")
+        fixed = _FIXED.pack(
+            MAGIC, VERSION, PAGE_CELLS, page_bytes, num_pages, len(tokens), fingerprint
+        )
+        file.seek(0)
+        file.write(_header(fixed, tokens, digests))
+
+
+def _check_counts(num_pages: int, num_tokens: int) -> None:
+    if num_pages > MAX_PAGES:
+        raise EngineError(f"{num_pages} pages: a state file takes at most {MAX_PAGES}")
+    if num_tokens not in (0, num_pages * PAGE_CELLS):
+        raise EngineError(f"{num_tokens} tokens do not fill {num_pages} pages")
+
+
+def _header(fixed: bytes, tokens: tuple[int, ...], digests: list[bytes]) -> bytes:
+    rest = np.array(tokens, "<u4").tobytes() + b"".join(digests)
+    rest = rest.ljust(pages_offset(len(digests), len(tokens)) - len(fixed) - DIGEST_BYTES, b"\0")
+    return fixed + _digest(fixed + rest) + rest
+
+
+@contextmanager
+def _replacing(path: Path, durable: bool) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` at the end. Raises EngineError."""
+    partial: str | None = None
+    try:
+        handle, partial = tempfile.mkstemp(
+            prefix=PARTIAL_PREFIX, suffix=".partial", dir=path.parent
+        )
+        with open(handle, "wb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(partial, path)
+        if durable:
+            _sync_folder(path.parent)
+    except BaseException as error:
+        if partial is not None:
+            with suppress(OSError):
+                os.unlink(partial)
+        if isinstance(error, OSError):
+            raise EngineError(f"cannot write {path.name}: {error.strerror}") from error
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name is on the disk too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        # A pipe of that name would keep an ordinary open waiting.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise StateFileError(f"{path.name} is not a file")
+        return open(handle, "rb")
+    except FileNotFoundError:
+        raise StateFileError(f"there is no state file {path.name}") from None
+    except OSError as error:
+        raise StateFileError(f"state file {path.name}: {error.strerror}") from error
+
+
+class _Header:
+    """Reads a header: nothing in it is believed before the digest over it was right."""
+
+    def __init__(self, name: str, file: BinaryIO) -> None:
+        self._name = name
+        self._file = file
+        self._size = os.fstat(file.fileno()).st_size
+
+    def read(self, fingerprint: bytes, page_bytes: int) -> StateHeader:
+        fixed = self._file.read(_FIXED.size)
+        if not fixed.startswith(MAGIC):
+            raise StateFileError(f"{self._name} is not a state file")
+        self._expect(self._size >= _FIXED.size + DIGEST_BYTES, "is cut short")
+        _, version, cells, size, num_pages, num_tokens, root = _FIXED.unpack(fixed)
+        self._expect(version == VERSION, f"has version {version}, this server reads {VERSION}")
+        rest = self._intact_rest(fixed, num_pages, num_tokens)
+        self._expect(root == fingerprint, "was written with another model or build of kvalet")
+        ours, theirs = (PAGE_CELLS, page_bytes), (cells, size)
+        self._expect(theirs == ours, f"has pages of (cells, bytes) {theirs}, not {ours}")
+        self._expect(
+            num_tokens in (0, num_pages * PAGE_CELLS),
+            f"has {num_tokens} tokens in {num_pages} pages",
+        )
+        offset = pages_offset(num_pages, num_tokens)
+        excess = self._size - offset - num_pages * page_bytes
+        self._expect(excess >= 0, "is cut short")
+        self._expect(excess == 0, f"has {excess} bytes after its end")
+        tokens = np.frombuffer(rest, "<u4", num_tokens)
+        at = TOKEN_BYTES * num_tokens
+        digests = tuple(
+            rest[at + DIGEST_BYTES * index :][:DIGEST_BYTES] for index in range(num_pages)
+        )
+        return StateHeader(tuple(tokens.tolist()), num_pages, digests, offset)
+
+    def _intact_rest(self, fixed: bytes, num_pages: int, num_tokens: int) -> bytes:
+        """What follows the digest, up to the pages."""
+        plausible = num_pages <= MAX_PAGES and num_tokens <= MAX_PAGES * PAGE_CELLS
+        self._expect(plausible, "has a damaged header")
+        offset = pages_offset(num_pages, num_tokens)
+        self._expect(self._size >= offset, "is cut short")
+        digest = self._file.read(DIGEST_BYTES)
+        rest = self._file.read(offset - _FIXED.size - DIGEST_BYTES)
+        self._expect(_digest(fixed + rest) == digest, "has a damaged header")
+        return rest
+
+    def _expect(self, is_so: bool, otherwise: str) -> None:
+        if not is_so:
+            raise StateFileError(f"state file {self._name} {otherwise}")
+
+
+def _digest(data: Buffer) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()

@@ -51,6 +51,10 @@ class SchedulerOptions(TypedDict, total=False):
     trigger: str
     entry_order: str
     rotate_s: float
+    disk_budget_pages: int
+    cache_budget_pages: int | None
+    mirror: bool
+    lookahead_steps: int
     context_shift: bool
 
 
@@ -86,8 +90,9 @@ class Run:
     changes: list[Change] = field(default_factory=list[Change])
     peak_pages: int = 0
 
-    def step(self) -> StepPlan:
-        plan = self.scheduler.plan(now=float(len(self.plans)))
+    def step(self, now: float | None = None) -> StepPlan:
+        """`now`: a second a step unless told otherwise."""
+        plan = self.scheduler.plan(float(len(self.plans)) if now is None else now)
         self.scheduler.pool.check(self._holdings())
         outcome = self.engine.execute(plan)
         self.scheduler.commit(plan, outcome)

@@ -36,6 +36,9 @@ class Load:
     entry_order: str
     context_shift: bool
     park_at: int | None  # step at which slot 0 is parked on request, for 20 steps
+    disk: int = 0
+    cache: int | None = 0
+    mirror: bool = False
 
 
 @st.composite
@@ -69,4 +72,7 @@ def loads(draw: st.DrawFn) -> Load:
         entry_order=draw(st.sampled_from(["head", "head", "pass"])),
         context_shift=draw(st.sampled_from([False, False, False, True])),
         park_at=draw(st.sampled_from([None, None, 7, 30])),
+        disk=draw(st.sampled_from([0, 0, 6, 40])),
+        cache=draw(st.sampled_from([0, 0, 3, 10, None])),
+        mirror=draw(st.booleans()),
     )

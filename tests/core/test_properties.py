@@ -56,6 +56,10 @@ def simulate(load: Load) -> tuple[Run, list[Sequence]]:
         entry_order=load.entry_order,
         context_shift=load.context_shift,
         rotate_s=10.0,
+        disk_budget_pages=load.disk,
+        cache_budget_pages=load.cache,
+        mirror=load.mirror,
+        lookahead_steps=8 if load.transfer_steps else 1,
     )
     runner = Run(scheduler, engine_of(load))
     seqs = [sequence(index, job) for index, job in enumerate(load.jobs, 1)]
@@ -71,7 +75,8 @@ def simulate(load: Load) -> tuple[Run, list[Sequence]]:
                 scheduler.park(SlotId(0), timeout_s=20.0)
         runner.step()
         if load.budget is not None and not load.context_shift:
-            assert scheduler.store.num_held <= load.budget
+            assert scheduler.store.num_pinned <= load.budget
+        assert scheduler.store.num_on_disk <= load.disk
     return runner, seqs
 
 
@@ -105,9 +110,12 @@ def test_everybody_ends_with_the_tokens_they_have_alone(load: Load) -> None:
         if job.cancel_at is None:
             assert seq.finish_reason is not None
             assert generated_by(runner, seq) == expected(load, seq)
-    runner.scheduler.plan(now=1e9)  # what was parked on request is out of time
+    runner.step(now=1e9)  # what was parked on request is out of time
+    runner.until_idle()
     assert runner.scheduler.pool.num_referenced == 0
-    assert runner.scheduler.store.num_held == 0
+    store = runner.scheduler.store
+    assert (store.num_pinned, store.num_on_disk) == (0, 0)
+    assert load.cache is None or store.num_cached <= load.cache
 
 
 PRESSED = Load(

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from kvalet.core.plan import Direction, FinishReason, SeqId, Transfer
+from kvalet.core.plan import AnyTransfer, Direction, FinishReason, SeqId, Transfer
+from kvalet.core.room import Entry
 from kvalet.core.sequence import ParkMode
 
 
@@ -49,19 +50,42 @@ class Counters:
     n_preempt_recompute: int = 0
     n_recompute_tokens: int = 0
     n_preempt_fail: int = 0
-    pages_out: int = 0
+    pages_out: int = 0  # copied for parks
     pages_in: int = 0
+    pages_mirrored: int = 0  # copied ahead
+    parked_pages: int = 0  # of sequences parked by copying
+    parked_pages_mirrored: int = 0  # of those, in the host store already
+    prefix_pages_pool: int = 0  # of new prompts, found in the pool
+    prefix_pages_host: int = 0  # found in the host store
+    prefix_pages_missed: int = 0  # full, and to be computed
+    n_steps_beside_copy: int = 0  # computed while a copy was under way
+    n_waits_for_copy: int = 0  # steps in which a sequence got no page, and a copy will free some
 
     def count_park(self, mode: ParkMode) -> None:
         self.n_preempt += 1
-        if mode is ParkMode.SWAP:
-            self.n_preempt_swap += 1
-        else:
+        if mode is ParkMode.RECOMPUTE:
             self.n_preempt_recompute += 1
+        else:
+            self.n_preempt_swap += 1
 
-    def count_copies(self, transfers: Iterable[Transfer]) -> None:
+    def count_prefix(self, entry: Entry, num_full: int) -> None:
+        """A new prompt of `num_full` pages that may be found comes in."""
+        self.prefix_pages_pool += entry.num_pool
+        self.prefix_pages_host += entry.num_host
+        self.prefix_pages_missed += num_full - entry.num_pool - entry.num_host
+
+    def count_parked_pages(self, num_held: int, num_copied: int) -> None:
+        self.parked_pages += num_held
+        self.parked_pages_mirrored += num_held - num_copied
+
+    def count_copies(self, transfers: Iterable[AnyTransfer]) -> None:
+        """State files are not counted: nobody is parked or resumed by them."""
         for transfer in transfers:
-            if transfer.direction is Direction.OUT:
-                self.pages_out += len(transfer.moves)
-            else:
+            if not isinstance(transfer, Transfer):
+                continue
+            if transfer.direction is Direction.IN:
                 self.pages_in += len(transfer.moves)
+            elif transfer.seq_id is None:
+                self.pages_mirrored += len(transfer.moves)
+            else:
+                self.pages_out += len(transfer.moves)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from kvalet.core.store import HostBudget
 from kvalet.errors import ContextExceeded, RequestError
 
 
@@ -13,7 +14,7 @@ class SchedulerConfig:
     max_queue: int = 128
     decode_chunk: int | None = None  # prefill tokens of a step with decoders; None: measured
     prefill_stretch: float = 2.0  # how much longer such a step may take than one without
-    lookahead_steps: int = 1  # 1 with synchronous copies (SPEC P1)
+    lookahead_steps: int = 1  # 8 where copies run beside steps (SPEC P1)
     preempt: bool = True  # False: a sequence whose page cannot be had ends with an error
     trigger: str = "lookahead"  # or "watermark"
     high_percent: int = 94  # of the pool, for the watermark trigger
@@ -23,9 +24,16 @@ class SchedulerConfig:
     rotate_s: float = 2.0  # how long a head waits before an endless resident makes way
     context_shift: bool = False  # sequences shift at n_ctx instead of ending there
     starved_after: int = 3  # parks after which a sequence is passed over while others exist
-    host_budget_pages: int | None = None  # None: no limit
+    host_budget_pages: int | None = None  # RAM for parked sequences; None: no limit
+    disk_budget_pages: int = 0  # disk for those that do not fit there
+    cache_budget_pages: int | None = 0  # RAM for pages outside the pool that nobody needs now
+    mirror: bool = False  # copy pages to the host ahead of a park
     preempt_every: int = 0  # test knob: park every N generated tokens; 0: off
     planner: bool = True  # test knob: False leaves the lookahead out, so that grants run short
+
+    @property
+    def host_budget(self) -> HostBudget:
+        return HostBudget(self.host_budget_pages, self.disk_budget_pages, self.cache_budget_pages)
 
     @property
     def victims(self) -> str:

@@ -5,9 +5,10 @@ Knows page ids, reference counts and names; knows neither sequences nor bytes. A
 Invariant: free + cached + referenced == all, and a name belongs to one page.
 """
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from kvalet.core.plan import PageId
 from kvalet.core.sequence import PageName
@@ -25,7 +26,7 @@ class PagePool:
         self.num_pages = num_pages
         self._refs = [0] * num_pages
         self._free = deque(PageId(i) for i in range(num_pages))
-        self._cached: dict[PageId, None] = {}  # least recently used first
+        self._cached: OrderedDict[PageId, None] = OrderedDict()  # least recently used first
         self._labels: dict[PageId, _Label] = {}
         self._by_name: dict[PageName, PageId] = {}
         self._freed: dict[PageId, None] = {}
@@ -90,6 +91,14 @@ class PagePool:
         while table:
             self.release(table.pop())
 
+    def give_back(self, table: list[PageId]) -> None:
+        """Release without having used them: those that nobody holds make room first, in the order
+        of `table`."""
+        for page in reversed(table):
+            self.release(page)
+            if page in self._cached:
+                self._cached.move_to_end(page, last=False)
+
     def find(self, name: PageName, tokens: list[int]) -> PageId | None:
         """The page of that name. The ids are compared too: a hash is not a proof."""
         page = self._by_name.get(name)
@@ -111,6 +120,15 @@ class PagePool:
 
     def is_named(self, page: PageId) -> bool:
         return page in self._labels
+
+    def has(self, name: PageName) -> bool:
+        return name in self._by_name
+
+    def next_to_go(self, count: int) -> Iterator[tuple[PageId, PageName, tuple[int, ...]]]:
+        """The cached pages that make room first, with names and token ids."""
+        for page in islice(self._cached, count):
+            label = self._labels[page]
+            yield page, label.name, label.tokens
 
     def forget(self, page: PageId) -> None:
         """Take a page's name away; it can no longer be found."""

@@ -7,10 +7,11 @@ host store, else from its tokens.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TypeAlias
 
 from kvalet.core.pages import PagePool
-from kvalet.core.plan import PAGE_CELLS, PageId, SeqId, pages_for
+from kvalet.core.plan import PAGE_CELLS, PageId, SeqId, Tier, pages_for
 from kvalet.core.room import Entry
 from kvalet.core.sequence import Move, PageName, Sequence, Status
 from kvalet.core.store import HostKey, HostPage, HostStore
@@ -30,26 +31,28 @@ class Parking:
         self._left: dict[SeqId, list[HostPage]] = {}  # what each parked sequence left in the store
         self._num_failed: Counter[SeqId] = Counter()  # copies, since it last came in
 
-    def can_swap(self, seq: Sequence) -> bool:
-        """Whether `seq` holds anything and the host store has room for all of it."""
-        return bool(seq.table) and self._store.has_room_for(self._keys(seq))
+    def tier_for(self, seq: Sequence) -> Tier | None:
+        """Where the host store has room for all that `seq` holds; None: nowhere, or it holds
+        nothing."""
+        return self._store.tier_for(self._keys(seq)) if seq.table else None
 
     def forget_private_names(self, seq: Sequence) -> None:
         """So that every byte of a forced park has to come back from the store or a replay."""
-        for page in seq.table:
-            if self._pool.refs(page) == 1:
+        for index, page in enumerate(seq.table):
+            if self._transfers.num_sharing(page) == 1 and self._pool.is_named(page):
+                self._store.give_up(seq.name_of(index, self.root))
                 self._pool.forget(page)
 
-    def swap_out(self, seq: Sequence) -> int:
+    def swap_out(self, seq: Sequence, tier: Tier) -> int:
         """Park by copying; returns the pages to copy, 0 where the store has all already."""
         host_pages = self._left[seq.seq_id] = []
         for index, key in enumerate(self._keys(seq)):
-            host_pages.append(self._store.pin(key, seq.page_tokens(index)))
+            host_pages.append(self._store.pin(key, seq.page_tokens(index), tier))
         seq.move(Move.PARK)
         return self._transfers.copy_out(
             seq,
             zip(seq.table, host_pages, strict=True),
-            lambda: self._leave(seq),
+            lambda: self._copied_out(seq),
             lambda: self._copy_out_failed(seq),
         )
 
@@ -70,11 +73,14 @@ class Parking:
     def entry(self, seq: Sequence) -> Entry:
         """What bringing `seq` in would take."""
         places = self._locate(seq)
+        num_host = sum(isinstance(place, HostPage) for place in places)
         shared = sum(not isinstance(p, HostPage) and self._pool.refs(p) > 0 for p in places)
         return Entry(
             fresh=pages_for(len(seq.tokens)) - shared,
             num_to_compute=len(seq.tokens) - self._cells_in(seq, places),
             is_resume=seq.status is Status.PREEMPTED,
+            num_pool=len(places) - num_host,
+            num_host=num_host,
         )
 
     def bring_in(self, seq: Sequence) -> None:
@@ -82,6 +88,7 @@ class Parking:
         The entry gate has seen that there is room."""
         places = self._locate(seq)
         before = seq.num_computed
+        seq.num_mirrored = 0
         seq.num_computed = self._cells_in(seq, places)
         if seq.status is Status.STARTED:
             seq.num_cached = seq.num_computed
@@ -136,11 +143,34 @@ class Parking:
         name = self.name(seq, index)
         return None if name is None else self._pool.find(name, seq.page_tokens(index))
 
+    def places_of_ended(self, seq: Sequence) -> list[Place]:
+        """Where the first pages of what an ended sequence had computed still are."""
+        places: list[Place] = []
+        for index in range(seq.num_computed // PAGE_CELLS):
+            place = self._locate_named(seq, index)
+            if place is None:
+                break
+            places.append(place)
+        return places
+
+    def num_in_host(self, seq: Sequence) -> int:
+        """Pages of `seq`'s in the host store: what it left there, or what was copied ahead."""
+        left = self._left.get(seq.seq_id)
+        if left is not None:
+            return sum(host.is_landed for host in left)
+        names = (self.name(seq, index) for index in range(seq.num_mirrored))
+        return sum(name is not None and self._store.has(name) for name in names)
+
     def end(self, seq: Sequence) -> None:
         """Whatever its state: gives back its pages and pins. Copies in flight keep their own."""
         self._pool.release_all(seq.table)
         self._unpin_left(seq)
         self._num_failed.pop(seq.seq_id, None)
+
+    def pins(self) -> Iterator[HostPage]:
+        """Pages of the host store that parked sequences need."""
+        for host_pages in self._left.values():
+            yield from host_pages
 
     def _keys(self, seq: Sequence) -> list[HostKey]:
         return [
@@ -177,11 +207,18 @@ class Parking:
     def _cells_in(self, seq: Sequence, places: list[Place]) -> int:
         return min(len(places) * PAGE_CELLS, self._cells_had(seq))
 
+    def _copied_out(self, seq: Sequence) -> None:
+        """Its copy has landed, and so have those of others that it counted on, or they failed."""
+        if seq.status is not Status.PREEMPTING:
+            return
+        if all(host.is_landed for host in self._left[seq.seq_id]):
+            self._leave(seq)
+        else:
+            self._copy_out_failed(seq)
+
     def _leave(self, seq: Sequence) -> None:
-        """Its copy out has landed."""
-        if seq.status is Status.PREEMPTING:
-            self._pool.release_all(seq.table)
-            seq.move(Move.PARKED)
+        self._pool.release_all(seq.table)
+        seq.move(Move.PARKED)
 
     def _copy_out_failed(self, seq: Sequence) -> None:
         """One that cannot be replayed goes on with the pages it still holds; but not for ever,
@@ -223,5 +260,6 @@ class Parking:
             seq.move(Move.TO_DECODE if seq.num_generated else Move.TO_PREFILL)
 
     def _unpin_left(self, seq: Sequence) -> None:
-        for host in self._left.pop(seq.seq_id, []):
+        """In reverse: of a chain that becomes cache, the end makes room first."""
+        for host in reversed(self._left.pop(seq.seq_id, [])):
             self._store.unpin(host)

@@ -4,23 +4,37 @@ A plan is data: `scheduler.plan(now) -> StepPlan`, `engine.execute(plan) -> Step
 `scheduler.commit(plan, outcome)`. The engine keeps nothing about a sequence between steps but the
 bytes of its pages, so whatever it needs to know is here.
 
-A step happens in this order: freed pages are forgotten, pages are copied before they are written,
-shifted keys are rotated, token rows are computed and their last rows drawn, transfers to and from
-the host are started.
+A step happens in this order: freed pages and places are forgotten, pages are copied before they
+are written, shifted keys are rotated, token rows are computed and their last rows drawn, transfers
+are started. Transfers run beside the steps that follow and land in the order in which they were
+started; those of an engine that copies synchronously land in their own step.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NewType
+from typing import NamedTuple, NewType, TypeAlias
 
 SeqId = NewType("SeqId", int)
 SlotId = NewType("SlotId", int)
 PageId = NewType("PageId", int)  # a row of the pool
-HostId = NewType("HostId", int)  # a page-sized buffer of the host store
 TransferId = NewType("TransferId", int)
 
 PAGE_CELLS = 32
+
+
+class Tier(Enum):
+    """Where the host store keeps pages."""
+
+    RAM = "ram"
+    DISK = "disk"
+
+
+class HostId(NamedTuple):
+    """A page-sized place of the host store."""
+
+    place: int
+    tier: Tier = Tier.RAM
 
 
 def pages_for(num_cells: int) -> int:
@@ -96,28 +110,55 @@ class Grant:
 
 
 class Direction(Enum):
-    OUT = "out"  # park: pool -> host
-    IN = "in"  # resume: host -> pool
+    OUT = "out"  # pool -> host
+    IN = "in"  # host -> pool
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Copies of whole pages of one sequence, to start after this step's rows."""
+    """Copies of whole pages. Without moves it only marks the time when everything before it has
+    landed. It fails as a whole."""
 
     transfer_id: TransferId
-    seq_id: SeqId
+    seq_id: SeqId | None  # whose; None: pages kept as cache
     direction: Direction
     moves: tuple[tuple[PageId, HostId], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateSave:
+    """Write `tokens` and the pages that hold them, wherever each lies, to a state file at `path`,
+    all or nothing; an older file of that name is replaced."""
+
+    transfer_id: TransferId
+    path: str
+    tokens: tuple[int, ...]  # whole pages
+    pages: tuple[PageId | HostId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateLoad:
+    """Read pages of the state file at `path` into places of the host store. Fails, and what the
+    places hold is worthless, if the file is not the one that its header spoke of."""
+
+    transfer_id: TransferId
+    path: str
+    tokens: tuple[int, ...]  # all of the file's
+    moves: tuple[tuple[int, HostId], ...]  # which of its pages, and where to
+
+
+AnyTransfer: TypeAlias = Transfer | StateSave | StateLoad
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     step: int
     freed: tuple[PageId, ...] = ()  # pages whose content nobody needs any more
+    host_freed: tuple[HostId, ...] = ()  # places of which the same is true
     page_copies: tuple[PageCopy, ...] = ()
     page_shifts: tuple[PageShift, ...] = ()
     grants: tuple[Grant, ...] = ()
-    transfers: tuple[Transfer, ...] = ()
+    transfers: tuple[AnyTransfer, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -154,3 +195,4 @@ class StepOutcome:
     landed: tuple[TransferId, ...] = ()
     failed_transfers: Mapping[TransferId, str] = field(default_factory=dict[TransferId, str])
     compute_s: float = 0.0  # inside the device's graph executor
+    copy_s: float = 0.0  # the copier was busy with transfers, since the last outcome

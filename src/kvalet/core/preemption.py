@@ -11,6 +11,7 @@ from kvalet.core.config import SchedulerConfig
 from kvalet.core.guard import Guard
 from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
+from kvalet.core.plan import Tier
 from kvalet.core.room import Entry, Pace
 from kvalet.core.sequence import RUNNING, WAITING, ParkMode, Sequence, Status
 from kvalet.core.slots import Slots
@@ -116,7 +117,7 @@ class Preemption:
         is_short, self._is_short = self._is_short, False
         while self._is_pressed(is_short):
             victims = policy.choose_victims(
-                self._residents(), self._gain, self._pool.refs, self._victim_key
+                self._residents(), self._gain, self._transfers.num_sharing, self.victim_key
             )
             if not victims:
                 return
@@ -131,27 +132,30 @@ class Preemption:
             return leaving == 0
         return self._trigger.is_pressed(residents, self._pool, leaving, pace)
 
-    def _victim_key(self, seq: Sequence) -> tuple[object, ...]:
+    def victim_key(self, seq: Sequence) -> tuple[object, ...]:
         """Passed over while another candidate exists: one that can only be copied and does not fit
         the budget, one parked often already, one part-way through a replay (SPEC P2, P7)."""
-        is_stuck = not seq.can_replay and not self._parking.can_swap(seq)
+        is_stuck = not seq.can_replay and self._parking.tier_for(seq) is None
         is_starved = seq.num_preempts >= self._config.starved_after
         is_spared = is_starved or seq.status is Status.REPLAY
         return (is_stuck, is_spared, seq.priority, *self._victim_order(seq))
 
     def _gain(self, seq: Sequence) -> int:
-        alone = sum(self._pool.refs(page) == 1 for page in seq.table)
+        alone = sum(self._transfers.num_sharing(page) == 1 for page in seq.table)
         return alone + room.need(seq, self._pace())
 
     def _park(self, seq: Sequence, why: str) -> None:
         with self._guard(seq):
-            can_swap = self._parking.can_swap(seq)
-            if not can_swap and not seq.can_replay:
+            tier, num_held, num_pages = self._parking.tier_for(seq), len(seq.table), 0
+            if tier is None and not seq.can_replay:
                 why += ", over the budget: it cannot be replayed"
-            mode = ParkMode.SWAP if can_swap or not seq.can_replay else ParkMode.RECOMPUTE
-            num_pages = self._parking.swap_out(seq) if mode is ParkMode.SWAP else 0
-            if mode is ParkMode.RECOMPUTE:
+                tier = Tier.RAM
+            if tier is None:
                 self._parking.drop(seq)
+            else:
+                num_pages = self._parking.swap_out(seq, tier)
+                self._counters.count_parked_pages(num_held, num_pages)
+            mode = ParkMode.of(tier)
             self._note_park(seq, mode)
             parked = Parked(mode, why, seq.num_computed, num_pages)
             self._changes.append(Change(seq.seq_id, ChangeKind.PREEMPTED, parked=parked))
@@ -181,6 +185,8 @@ class Preemption:
         return sorted(waiting, key=self._line_order)
 
     def _let_in(self, seq: Sequence) -> None:
+        if seq.status is Status.STARTED and seq.cache_prompt:
+            self._counters.count_prefix(self._parking.entry(seq), seq.max_named)
         self._parking.bring_in(seq)
         self.note_return(seq)
 
@@ -205,7 +211,7 @@ class Preemption:
         """A resident that shifts for ever makes way for a head that has waited long (SPEC P10)."""
         head = self.head()
         is_due = head is not None and self._now - head.waiting_since >= self._config.rotate_s
-        if head is None or not is_due or self._transfers.is_in_flight:
+        if head is None or not is_due or self._transfers.is_moving:
             return
         with self._guard(head):
             entry, pace = self._parking.entry(head), self._pace()
@@ -218,12 +224,13 @@ class Preemption:
 
     def _lets_in(self, seq: Sequence, head: Sequence, entry: Entry, pace: Pace) -> bool:
         others = [s for s in self._residents() if s is not seq]
-        clear = self._pool.num_clear + sum(self._pool.refs(page) == 1 for page in seq.table)
+        alone = sum(self._transfers.num_sharing(page) == 1 for page in seq.table)
+        clear = self._pool.num_clear + alone
         return room.can_enter(head, entry, others, clear, pace)
 
     def _may_rotate(self, seq: Sequence) -> bool:
         """Both states are held at once, so the budget must hold both."""
-        if self._parking.can_swap(seq):
+        if self._parking.tier_for(seq) is not None:
             return True
         if seq.refused_at != seq.line_ticket:
             seq.refused_at = seq.line_ticket

@@ -74,6 +74,8 @@ class Entry:
     fresh: int  # clear pages used up, cached ones found by name included (clear until taken)
     num_to_compute: int  # known tokens that are neither found by name nor in the host store
     is_resume: bool
+    num_pool: int = 0  # pages found in the pool
+    num_host: int = 0  # pages found in the host store
 
 
 def can_enter(

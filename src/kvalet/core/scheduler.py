@@ -5,7 +5,7 @@ changes in `commit`, and in `plan` only for what the plan itself says. The order
 parks, the line, rotation, context shifts, grants.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from kvalet.core import shift
 from kvalet.core.batcher import Batcher
@@ -13,6 +13,7 @@ from kvalet.core.changes import Change, ChangeKind, Counters
 from kvalet.core.config import SchedulerConfig
 from kvalet.core.guard import Guard
 from kvalet.core.keeping import Keeping
+from kvalet.core.mirroring import Mirroring
 from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
 from kvalet.core.plan import (
@@ -26,11 +27,13 @@ from kvalet.core.plan import (
     SlotId,
     StepOutcome,
     StepPlan,
+    TransferId,
     pages_for,
 )
 from kvalet.core.preemption import Preemption
 from kvalet.core.sequence import RUNNING, Move, Sequence, Status
 from kvalet.core.slots import Slots
+from kvalet.core.states import States
 from kvalet.core.store import HostStore
 from kvalet.core.transfers import Transfers
 from kvalet.errors import Conflict, InvariantViolation
@@ -44,7 +47,7 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, num_pages: int, root: bytes) -> None:
         self.config = config
         self.pool = PagePool(num_pages)
-        self.store = HostStore(config.host_budget_pages)
+        self.store = HostStore(config.host_budget)
         self.counters = Counters()
         self._changes: list[Change] = []
         self._slots = Slots(config.num_slots, config.max_queue)
@@ -64,6 +67,17 @@ class Scheduler:
             self.counters,
             self._changes,
         )
+        self._mirroring = Mirroring(
+            self._slots,
+            self.pool,
+            self.store,
+            self._transfers,
+            self._parking,
+            self._preemption.victim_key,
+        )
+        self.states = States(
+            self._slots, self.pool, self.store, self._transfers, self._parking, self._keeping
+        )
         self._step = 0
 
     @property
@@ -76,7 +90,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return self._transfers.is_in_flight or not self._slots.is_empty
+        is_copying = self._transfers.is_in_flight or self.store.has_freed
+        return is_copying or not self._slots.is_empty
 
     @property
     def is_in_flight(self) -> bool:
@@ -91,6 +106,10 @@ class Scheduler:
     def occupant(self, slot: SlotId) -> Sequence | None:
         """Who is in `slot`, or was in it last."""
         return self.slots[slot] or self._slots.last(slot)
+
+    def num_in_host(self, seq: Sequence) -> int:
+        """Pages of a live sequence's that the host store holds."""
+        return self._parking.num_in_host(seq)
 
     def take_changes(self) -> list[Change]:
         changes = list(self._changes)
@@ -114,6 +133,7 @@ class Scheduler:
 
     def plan(self, now: float) -> StepPlan:
         """The next step. `now`: seconds of a monotonic clock."""
+        was_in_flight = self._transfers.is_in_flight
         self._slots.fill()
         self._keeping.forget_used(now)
         self._charge_shifts()
@@ -123,13 +143,19 @@ class Scheduler:
             self._fail_hopeless()
         shifts, copies = self._shift_full()
         grants = tuple(self._grants())
+        if self.config.mirror:
+            self._mirroring.run()
         self._step += 1
         transfers = self._transfers.take_started()
         self.counters.count_copies(transfers)
+        self.counters.n_steps_beside_copy += was_in_flight and bool(grants)
         sources = [copy.src for copy in copies]
         # Given up by its last holder in the step that copies it, a page is still read.
         freed = tuple(page for page in self.pool.take_freed() if page not in sources)
-        return StepPlan(self._step, freed, tuple(copies), tuple(shifts), grants, transfers)
+        host_freed = self.store.take_freed()
+        return StepPlan(
+            self._step, freed, host_freed, tuple(copies), tuple(shifts), grants, transfers
+        )
 
     def park(self, slot: SlotId, timeout_s: float) -> None:
         """Park what runs in `slot`, or what its last request left (SPEC P14). Raises Conflict."""
@@ -178,7 +204,8 @@ class Scheduler:
         copies: list[PageCopy] = []
         for seq in filter(self._waits_to_shift, self._active()):
             with self._guard(seq):
-                if shift.num_to_copy(seq, self.pool) <= self.pool.num_clear:
+                is_free = not any(map(self._transfers.num_holding, seq.table))  # SPEC A6
+                if is_free and shift.num_to_copy(seq, self.pool) <= self.pool.num_clear:
                     new_copies, moved = shift.shift(seq, self.pool)
                     copies += new_copies
                     shifts.append(moved)
@@ -191,6 +218,8 @@ class Scheduler:
         for seq, grant in self._batcher.grants(able):
             if grant is not None:
                 yield grant
+            elif self._transfers.num_leaving(self._active()):
+                self.counters.n_waits_for_copy += 1
             elif not self.config.preempt:
                 self._fail(seq, CONTEXT_EXCEEDED)
 
@@ -204,12 +233,21 @@ class Scheduler:
         for grant in plan.grants:
             self._commit_grant(by_id[grant.seq_id], grant, outcome)
         for transfer_id in outcome.landed:
-            self._preemption.announce_resumed(self._transfers.land(transfer_id))
+            self._end_copy(transfer_id, self._transfers.land)
         for transfer_id in outcome.failed_transfers:
-            self.counters.n_preempt_fail += 1
-            failed = self._transfers.fail(transfer_id)
-            if failed.status is Status.DECODE:  # its copy out; it goes on
-                self._preemption.note_return(failed)
+            self.counters.n_preempt_fail += self._transfers.whose(transfer_id) is not None
+            self._end_copy(transfer_id, self._transfers.fail)
+
+    def _end_copy(self, transfer_id: TransferId, end: Callable[[TransferId], None]) -> None:
+        seq = self._transfers.whose(transfer_id)
+        was_leaving = seq is not None and seq.status is Status.PREEMPTING
+        end(transfer_id)
+        if seq is None:
+            return
+        if was_leaving and seq.status is Status.DECODE:  # its pages did not get out; it goes on
+            self._preemption.note_return(seq)
+        else:
+            self._preemption.announce_resumed(seq)
 
     def _commit_grant(self, seq: Sequence, grant: Grant, outcome: StepOutcome) -> None:
         if seq.seq_id in outcome.failed:
@@ -284,3 +322,5 @@ class Scheduler:
                     f"for {seq.num_computed} computed tokens"
                 )
         self.pool.check([*(seq.table for seq in self._active()), *self._transfers.holdings()])
+        pinned = [*self._parking.pins(), *self._keeping.pins()]
+        self.store.check(pinned, self._transfers.busy())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NewType
 
-from kvalet.core.plan import PAGE_CELLS, FinishReason, PageId, SamplingParams, SeqId, SlotId
+from kvalet.core.plan import PAGE_CELLS, FinishReason, PageId, SamplingParams, SeqId, SlotId, Tier
 from kvalet.errors import InvariantViolation
 
 PageName = NewType("PageName", bytes)  # a strong hash chained over all token ids up to the page
@@ -44,8 +44,16 @@ class Move(Enum):
 
 
 class ParkMode(Enum):
-    SWAP = "swap"  # some byte has to come back from the host store
+    SWAP = "swap"  # some byte has to come back from the host's memory
+    DISK = "disk"  # from a file
     RECOMPUTE = "recompute"
+
+    @classmethod
+    def of(cls, tier: Tier | None) -> "ParkMode":
+        """Of a park into that tier of the host store, or into none."""
+        if tier is None:
+            return cls.RECOMPUTE
+        return cls.DISK if tier is Tier.DISK else cls.SWAP
 
 
 _ALIVE = tuple(status for status in Status if status is not Status.ENDED)
@@ -124,6 +132,7 @@ class Sequence:
     name_limit: int | None = None  # pages from here on have no names: a shift has moved them
     refused_at: int = -1  # line ticket of the park for which a rotation was refused
     num_to_copy: int = 0  # shared pages it must copy before its coming shift
+    num_mirrored: int = 0  # first pages that were looked at for copying ahead of a park
     finish_reason: FinishReason | None = None
     _names: list[PageName] = field(default_factory=list[PageName])
 

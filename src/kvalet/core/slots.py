@@ -68,6 +68,10 @@ class Slots:
         """The last sequence that ended in `slot`."""
         return self._last[slot]
 
+    def note_last(self, slot: SlotId, seq: Sequence | None) -> None:
+        """As if `seq` had ended in `slot`, or nobody had."""
+        self._last[slot] = seq
+
     def leave(self, seq: Sequence) -> None:
         """`seq` has ended."""
         if seq.slot is None:

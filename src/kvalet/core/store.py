@@ -1,14 +1,20 @@
-"""The host store: which page-sized host buffers hold what, and for how many parked sequences.
+"""The host store: which places outside the pool hold which pages, and for whom.
 
 Bookkeeping only; the bytes are the engine's. A page is known by its name, or by (sequence, index)
-where it has none, so that two parked sequences with a common prefix keep it once. Parked
-sequences and copies in flight pin pages; a buffer is reused once nobody pins it.
+where it has none, so that two parked sequences with a common prefix keep it once. A page is
+*pinned* by those who need it, *busy* while a copy reads or fills its place, and else *cached*: it
+may be asked for again, and makes room for others, least recently used first.
+
+What is pinned in RAM counts against one budget, what is not against another; what goes to disk is
+always pinned, and is gone with its last pin.
 """
 
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kvalet.core.plan import HostId, SeqId
+from kvalet.core.plan import HostId, SeqId, Tier
 from kvalet.core.sequence import PageName
 from kvalet.errors import InvariantViolation
 
@@ -20,37 +26,122 @@ class HostPage:
     key: HostKey
     host_id: HostId
     tokens: tuple[int, ...]
-    pins: int = 0
+    num_pins: int = 0  # parked sequences and idle slots that need it
+    num_copies: int = 0  # under way, into its place or out of it
+    is_landed: bool = False  # its place holds it
     is_used: bool = False  # a sequence has taken it back
-    is_landed: bool = False  # its copy out is complete
+
+    @property
+    def tier(self) -> Tier:
+        return self.host_id.tier
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether somebody has to copy it here; nobody does yet."""
+        return not self.is_landed and self.num_copies == 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostBudget:
+    """In pages; None: no limit."""
+
+    parked: int | None = None  # RAM, pinned
+    disk: int = 0
+    cached: int | None = 0  # RAM, not pinned
 
 
 class HostStore:
-    def __init__(self, budget_pages: int | None) -> None:
-        self.budget_pages = budget_pages  # None: no limit
+    def __init__(self, budget: HostBudget) -> None:
+        self.budget = budget
         self._by_key: dict[HostKey, HostPage] = {}
-        self._spare: list[HostId] = []
-        self._num_made = 0
+        self._idle: dict[HostPage, None] = {}  # cached, least recently used first
+        self._places = {tier: _Places(tier) for tier in Tier}
+        self._num_pinned = 0  # in RAM
+        self._freed: dict[HostId, None] = {}
 
     @property
     def num_held(self) -> int:
-        """Buffers in use, each counted once however many pin it."""
-        return self._num_made - len(self._spare)
+        """Pages in RAM, each counted once however many pin it."""
+        return self._places[Tier.RAM].num_held
 
-    def has_room_for(self, keys: list[HostKey]) -> bool:
-        """Whether all of `keys` can be pinned within the budget; those already here are free."""
-        if self.budget_pages is None:
-            return True
-        missing = sum(key not in self._by_key for key in keys)
-        return self.num_held + missing <= self.budget_pages
+    @property
+    def num_pinned(self) -> int:
+        """Pages in RAM that somebody needs."""
+        return self._num_pinned
 
-    def pin(self, key: HostKey, tokens: list[int]) -> HostPage:
-        """Pin the page of `key`; with `pins == 1` it is new and has to be filled."""
+    @property
+    def num_cached(self) -> int:
+        """Pages in RAM that nobody needs now."""
+        return self.num_held - self._num_pinned
+
+    @property
+    def num_on_disk(self) -> int:
+        return self._places[Tier.DISK].num_held
+
+    @property
+    def has_freed(self) -> bool:
+        """Whether `take_freed` has anything to tell."""
+        return bool(self._freed)
+
+    def tier_for(self, keys: Iterable[HostKey]) -> Tier | None:
+        """Where all of `keys` can be pinned within the budgets; those pinned already cost nothing,
+        wherever they are. None: nowhere."""
+        pages = [self._by_key.get(key) for key in keys]
+        cost = sum(page is None or _is_unpinned_ram(page) for page in pages)
+        if not cost or not _exceeds(self._num_pinned + cost, self.budget.parked):
+            return Tier.RAM
+        return Tier.DISK if self.num_on_disk + cost <= self.budget.disk else None
+
+    def pin(self, key: HostKey, tokens: list[int], tier: Tier) -> HostPage:
+        """Pin the page of `key`. One that is not here yet gets a place on `tier`; so does one that
+        is merely cached, if `tier` is the disk because RAM has no room for it."""
         page = self._by_key.get(key)
+        if page is not None and tier is Tier.DISK and _is_unpinned_ram(page):
+            self.lose(page)
+            page = None
         if page is None or page.tokens != tuple(tokens):
-            page = self._by_key[key] = HostPage(key, self._spare_buffer(), tuple(tokens))
-        page.pins += 1
+            page = self._new(key, tokens, tier)
+        self.pin_again(page)
         return page
+
+    def pin_again(self, page: HostPage) -> None:
+        self._num_pinned += _is_unpinned_ram(page)
+        page.num_pins += 1
+        self._idle.pop(page, None)
+
+    def unpin(self, page: HostPage) -> None:
+        if page.num_pins == 0:
+            raise InvariantViolation(f"host page {page.host_id} is unpinned but nobody pins it")
+        page.num_pins -= 1
+        self._num_pinned -= _is_unpinned_ram(page)
+        self._settle(page)
+
+    def start_copy(self, page: HostPage) -> None:
+        page.num_copies += 1
+        self._idle.pop(page, None)
+
+    def end_copy(self, page: HostPage) -> None:
+        page.num_copies -= 1
+        self._settle(page)
+
+    def add_cached(self, name: PageName, tokens: list[int]) -> HostPage | None:
+        """A place for a page that nobody needs yet, to be filled by the caller's copy at once;
+        None where the budget has no room, or it is here."""
+        if name in self._by_key or self.is_cache_full:
+            return None
+        return self._new(name, tokens, Tier.RAM)
+
+    @property
+    def is_cache_full(self) -> bool:
+        return _exceeds(self.num_cached + 1, self.budget.cached)
+
+    @property
+    def oldest(self) -> HostPage | None:
+        """The cached page that makes room first."""
+        return next(iter(self._idle), None)
+
+    def has(self, key: HostKey) -> bool:
+        return key in self._by_key
 
     def find(self, name: PageName, tokens: list[int]) -> HostPage | None:
         """The complete page of that name; the ids are compared too: a hash is not a proof."""
@@ -58,26 +149,105 @@ class HostStore:
         is_it = page is not None and page.is_landed and page.tokens == tuple(tokens)
         return page if is_it else None
 
-    def pin_again(self, page: HostPage) -> None:
-        page.pins += 1
-
-    def unpin(self, page: HostPage) -> None:
-        """One pin less; with the last one the buffer is given back."""
-        if page.pins == 0:
-            raise InvariantViolation(f"host page {page.host_id} is unpinned but nobody pins it")
-        page.pins -= 1
-        if page.pins == 0:
-            self.lose(page)
-            self._spare.append(page.host_id)
+    def give_up(self, name: PageName) -> bool:
+        """Forget the page of that name, unless somebody pins it; whether there was one."""
+        page = self._by_key.get(name)
+        if page is None or page.num_pins:
+            return False
+        self.lose(page)
+        return True
 
     def lose(self, page: HostPage) -> None:
         """Its content is not to be found any more; whoever pins it will replay instead."""
         page.is_landed = False
         if self._by_key.get(page.key) is page:
             del self._by_key[page.key]
+        self._settle(page)
 
-    def _spare_buffer(self) -> HostId:
+    def take_freed(self) -> tuple[HostId, ...]:
+        """Places whose content became worthless since the last call."""
+        freed = tuple(self._freed)
+        self._freed.clear()
+        return freed
+
+    def check(self, pinned: Iterable[HostPage], busy: Iterable[HostPage]) -> None:
+        """Raise InvariantViolation unless each page is pinned and copied exactly as often as these
+        say, and all counts add up (SPEC S3)."""
+        pins, copies = Counter(pinned), Counter(busy)
+        pages = {*pins, *copies, *self._by_key.values()}
+        for fault in self._faults(pages, pins, copies):
+            raise InvariantViolation(f"host store: {fault}")
+
+    def _faults(
+        self, pages: set[HostPage], pins: Counter[HostPage], copies: Counter[HostPage]
+    ) -> Iterator[str]:
+        for page in pages:
+            if (page.num_pins, page.num_copies) != (pins[page], copies[page]):
+                yield f"{page} is pinned {pins[page]} times and copied {copies[page]} times"
+            is_idle = not page.num_pins and not page.num_copies
+            if is_idle != (page in self._idle):
+                yield f"{page} is cached and in use, or neither"
+        if len({page.host_id for page in pages}) != len(pages):
+            yield "two pages share a place"
+        if self.num_held + self.num_on_disk != len(pages):
+            yield f"{self.num_held} in RAM + {self.num_on_disk} on disk, but {len(pages)} pages"
+        if self._num_pinned != sum(p.tier is Tier.RAM and p.num_pins > 0 for p in pages):
+            yield f"{self._num_pinned} pages pinned in RAM are counted"
+        if self._idle and _exceeds(self.num_cached, self.budget.cached):
+            yield f"{self.num_cached} cached pages are over the budget"
+
+    def _new(self, key: HostKey, tokens: list[int], tier: Tier) -> HostPage:
+        place = self._places[tier].take()
+        self._freed.pop(place, None)
+        page = self._by_key[key] = HostPage(key, place, tuple(tokens))
+        return page
+
+    def _settle(self, page: HostPage) -> None:
+        """Nobody needs it, nothing is copied: it stays as cache if it may be found, or goes."""
+        if page.num_pins or page.num_copies:
+            return
+        is_findable = page.is_landed and not isinstance(page.key, tuple)
+        if is_findable and page.tier is Tier.RAM and self._by_key.get(page.key) is page:
+            self._idle[page] = None
+            while self._idle and _exceeds(self.num_cached, self.budget.cached):
+                self._evict(next(iter(self._idle)))
+        else:
+            self._evict(page)
+
+    def _evict(self, page: HostPage) -> None:
+        """Give up a page that nobody pins or copies."""
+        self._idle.pop(page, None)
+        if self._by_key.get(page.key) is page:
+            del self._by_key[page.key]
+        self._places[page.tier].give_back(page.host_id)
+        self._freed[page.host_id] = None
+
+
+class _Places:
+    """Ids of one tier, used again."""
+
+    def __init__(self, tier: Tier) -> None:
+        self._tier = tier
+        self._spare: deque[HostId] = deque()
+        self._num_made = 0
+
+    @property
+    def num_held(self) -> int:
+        return self._num_made - len(self._spare)
+
+    def take(self) -> HostId:
         if self._spare:
             return self._spare.pop()
         self._num_made += 1
-        return HostId(self._num_made - 1)
+        return HostId(self._num_made - 1, self._tier)
+
+    def give_back(self, place: HostId) -> None:
+        self._spare.append(place)
+
+
+def _exceeds(count: int, limit: int | None) -> bool:
+    return limit is not None and count > limit
+
+
+def _is_unpinned_ram(page: HostPage) -> bool:
+    return page.num_pins == 0 and page.tier is Tier.RAM

@@ -1,21 +1,51 @@
-"""Parking and resuming on request, a slot at a time (SPEC P14)."""
+"""What is done to a slot on request: parked, resumed, saved, restored, erased (SPEC P14, C3)."""
 
-from dataclasses import dataclass
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 
-from kvalet.core.plan import SlotId
+from kvalet.core.plan import SlotId, StepOutcome, TransferId
 from kvalet.core.scheduler import Scheduler
-from kvalet.errors import Conflict, NotFound
-from kvalet.runtime.messages import SlotView
+from kvalet.errors import Conflict, EngineError, NotFound
+from kvalet.runtime.inbox import Erase, Park, Restore, Resume, Save, SlotOrder, give, refuse
+from kvalet.runtime.messages import SlotState, SlotView
 from kvalet.runtime.snapshot import Snapshots
 
 
 @dataclass(frozen=True, slots=True)
+class _FileWork:
+    """A state file that is being written or read."""
+
+    slot: SlotId
+    path: str
+    num_tokens: int
+    began: float  # seconds
+    answer: Future[SlotState]
+
+
+@dataclass(frozen=True, slots=True)
 class SlotControl:
-    """`request_id`: whose slot it has to be, or have been last if it is idle; None: anybody's.
-    Raises NotFound or Conflict."""
+    """`request_id` of an order: whose slot it has to be, or have been last if it is idle; None:
+    anybody's. Orders fail with NotFound, Conflict, or EngineError for a file."""
 
     scheduler: Scheduler
     snapshots: Snapshots
+    clock: Callable[[], float]
+    _file_work: dict[TransferId, _FileWork] = field(default_factory=dict[TransferId, _FileWork])
+
+    def obey(self, order: SlotOrder) -> None:
+        match order:
+            case Park(slot, request_id, timeout_s, seen):
+                give(seen, lambda: self.park(slot, request_id, timeout_s))
+            case Resume(slot, request_id, seen):
+                give(seen, lambda: self.resume(slot, request_id))
+            case Erase(slot, request_id, answer):
+                give(answer, lambda: self.erase(slot, request_id))
+            case Save():
+                self._begin(order, lambda: self._save(order))
+            case Restore():
+                self._begin(order, lambda: self._restore(order))
 
     def park(self, slot: int, request_id: str | None, timeout_s: float) -> SlotView:
         found = self._find(slot, request_id)
@@ -26,6 +56,50 @@ class SlotControl:
         found = self._find(slot, request_id)
         self.scheduler.resume(found)
         return self.snapshots.slot(found)
+
+    def erase(self, slot: int, request_id: str | None) -> SlotState:
+        return SlotState(slot, self.scheduler.states.erase(self._find(slot, request_id)))
+
+    def settle(self, outcome: StepOutcome) -> None:
+        """Answer for the files whose writing or reading is over."""
+        for transfer_id in outcome.landed if self._file_work else ():
+            work = self._file_work.pop(transfer_id, None)
+            if work is not None:
+                give(work.answer, lambda work=work: self._done(work))  # type: ignore[misc]
+        for transfer_id, message in outcome.failed_transfers.items() if self._file_work else ():
+            work = self._file_work.pop(transfer_id, None)
+            if work is not None:
+                refuse(work.answer, EngineError(message))
+
+    def refuse_all(self, error: Exception) -> None:
+        for work in self._file_work.values():
+            refuse(work.answer, error)
+        self._file_work.clear()
+
+    def _begin(
+        self, order: Save | Restore, start: Callable[[], tuple[SlotId, TransferId, int]]
+    ) -> None:
+        try:
+            slot, transfer_id, num_tokens = start()
+        except (NotFound, Conflict) as error:
+            refuse(order.answer, error)
+            return
+        work = _FileWork(slot, order.path, num_tokens, self.clock(), order.answer)
+        self._file_work[transfer_id] = work
+
+    def _save(self, order: Save) -> tuple[SlotId, TransferId, int]:
+        slot = self._find(order.slot, order.request_id)
+        transfer_id, num_tokens = self.scheduler.states.save(slot, order.path)
+        return slot, transfer_id, num_tokens
+
+    def _restore(self, order: Restore) -> tuple[SlotId, TransferId, int]:
+        slot = self._find(order.slot, None)
+        transfer_id = self.scheduler.states.restore(slot, order.path, order.tokens, order.timeout_s)
+        return slot, transfer_id, len(order.tokens)
+
+    def _done(self, work: _FileWork) -> SlotState:
+        seconds = self.clock() - work.began
+        return SlotState(work.slot, work.num_tokens, os.path.getsize(work.path), seconds)
 
     def _find(self, slot: int, request_id: str | None) -> SlotId:
         if not 0 <= slot < len(self.scheduler.slots):

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from kvalet.core.plan import SeqId
 from kvalet.errors import Overloaded, RequestError
-from kvalet.runtime.messages import SlotView, Snapshot
+from kvalet.runtime.messages import SlotState, SlotView, Snapshot
 from kvalet.runtime.stream import Stream
 
 T = TypeVar("T")
@@ -52,13 +52,42 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class Save:
+    """Of what an idle slot's last request left, to the state file at `path`."""
+
+    slot: int
+    request_id: str | None
+    path: str
+    answer: Future[SlotState]
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """From the state file at `path`, which holds `tokens`."""
+
+    slot: int
+    path: str
+    tokens: tuple[int, ...]
+    timeout_s: float
+    answer: Future[SlotState]
+
+
+@dataclass(frozen=True, slots=True)
+class Erase:
+    slot: int
+    request_id: str | None
+    answer: Future[SlotState]
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """The last message: nothing is accepted after it."""
 
     reason: str  # what the clients of live sequences are told
 
 
-Message: TypeAlias = Submit | Cancel | TakeSnapshot | Park | Resume | Stop
+SlotOrder: TypeAlias = Park | Resume | Save | Restore | Erase
+Message: TypeAlias = Submit | Cancel | TakeSnapshot | SlotOrder | Stop
 
 
 class Inbox:

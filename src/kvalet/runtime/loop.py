@@ -19,10 +19,13 @@ from kvalet.runtime.control import SlotControl
 from kvalet.runtime.durations import Durations
 from kvalet.runtime.inbox import (
     Cancel,
+    Erase,
     Inbox,
     Message,
     Park,
+    Restore,
     Resume,
+    Save,
     Stop,
     Submit,
     TakeSnapshot,
@@ -71,7 +74,7 @@ class EngineLoop:
         self._snapshots = Snapshots(
             scheduler, self._totals, durations, page_bytes, self._outputs.parked_s
         )
-        self._control = SlotControl(scheduler, self._snapshots)
+        self._control = SlotControl(scheduler, self._snapshots, clock)
         self._plan = StepPlan(step=0)
         self._is_quiet = False  # the last step brought nothing
         self._stop: Stop | None = None
@@ -84,6 +87,7 @@ class EngineLoop:
         self._outputs.begin(plan, planned, started)
         outcome = self._outputs.judge(self._execute(plan))
         self._scheduler.commit(plan, outcome)
+        self._control.settle(outcome)
         for broken in self._outputs.deliver(self._scheduler.take_changes()):
             self._cancel(broken)
         self._totals.count_step(plan, outcome, self._clock() - started)
@@ -145,10 +149,8 @@ class EngineLoop:
                 self._cancel(seq_id)
             case TakeSnapshot(answer):
                 give(answer, self._snapshots.take)
-            case Park(slot, request_id, timeout_s, seen):
-                give(seen, lambda: self._control.park(slot, request_id, timeout_s))
-            case Resume(slot, request_id, seen):
-                give(seen, lambda: self._control.resume(slot, request_id))
+            case Park() | Resume() | Save() | Restore() | Erase():
+                self._control.obey(message)
             case Stop():
                 self._stop = message
 
@@ -171,6 +173,7 @@ class EngineLoop:
         for message in self._inbox.close(str(error)):
             self._turn_away(message, error)
         self._outputs.fail_all(error)
+        self._control.refuse_all(error)
         try:
             self._engine.close()
         except Exception:
@@ -187,6 +190,8 @@ class EngineLoop:
                 refuse(answer, error)
             case Park(answer=seen) | Resume(answer=seen):
                 refuse(seen, error)
+            case Save(answer=state) | Restore(answer=state) | Erase(answer=state):
+                refuse(state, error)
             case Stop():
                 pass
 

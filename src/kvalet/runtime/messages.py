@@ -112,6 +112,17 @@ class SlotView:
     sampling: SamplingParams | None = None
     preempt_mode: str | None = None  # "swap" or "recompute", while it is preempted
     is_held: bool = False  # parked on request; of an idle slot: what its last request left
+    n_cells_host: int = 0  # cells of its that the host store holds, parked or ahead of a park
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """What was saved of an idle slot, restored for it or erased (SPEC C3)."""
+
+    slot: int
+    num_tokens: int  # whole pages
+    num_bytes: int = 0  # of the state file
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

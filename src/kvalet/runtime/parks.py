@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 
 from kvalet.core.changes import Change, ChangeKind, Parked
-from kvalet.core.plan import Direction, SeqId, StepPlan
+from kvalet.core.plan import Direction, SeqId, StepPlan, Transfer
 from kvalet.core.sequence import Sequence, Status
 from kvalet.runtime.durations import Buckets
 
@@ -34,8 +34,10 @@ class ParkLog:
     def begin(self, plan: StepPlan) -> None:
         """What a step copies back."""
         for copy in plan.transfers:
-            if copy.direction is Direction.IN and copy.seq_id in self._absent:
-                self._absent[copy.seq_id].num_pages_in = len(copy.moves)
+            if isinstance(copy, Transfer) and copy.direction is Direction.IN:
+                absence = None if copy.seq_id is None else self._absent.get(copy.seq_id)
+                if absence is not None:
+                    absence.num_pages_in = len(copy.moves)
 
     def note(self, change: Change, seq: Sequence, pause_s: float, now: float) -> None:
         """`pause_s`: how long `seq` was away last."""

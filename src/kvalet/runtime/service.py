@@ -17,9 +17,21 @@ from kvalet.core.plan import SeqId
 from kvalet.core.scheduler import Scheduler
 from kvalet.engine.base import Engine
 from kvalet.errors import Overloaded
-from kvalet.runtime.inbox import Cancel, Inbox, Message, Park, Resume, Stop, Submit, TakeSnapshot
+from kvalet.runtime.inbox import (
+    Cancel,
+    Erase,
+    Inbox,
+    Message,
+    Park,
+    Restore,
+    Resume,
+    Save,
+    Stop,
+    Submit,
+    TakeSnapshot,
+)
 from kvalet.runtime.loop import EngineLoop
-from kvalet.runtime.messages import Generation, Sink, SlotView, Snapshot
+from kvalet.runtime.messages import Generation, Sink, SlotState, SlotView, Snapshot
 from kvalet.runtime.stream import Stream, Vocabulary
 
 T = TypeVar("T")
@@ -43,6 +55,8 @@ class Service:
         self.n_ctx = config.n_ctx
         self.num_slots = config.num_slots
         self.max_queue = config.max_queue
+        self.fingerprint = engine.info.fingerprint  # of the state files it takes
+        self.page_bytes = engine.info.page_bytes
         self._inbox = Inbox()
         self._loop = EngineLoop(
             Scheduler(config, engine.info.num_pages, engine.info.fingerprint),
@@ -116,6 +130,26 @@ class Service:
         """Undo `park`: back into the line, or back into the pool. Answers and fails as it does."""
         answer: Future[SlotView] = Future()
         return self._ask(Resume(slot, request_id, answer), answer)
+
+    def save(self, slot: int, path: str, request_id: str | None = None) -> Future[SlotState]:
+        """Write what the last request left in idle `slot` to a state file, whole pages only.
+        Answered when the file is there; fails as `park` does, or with EngineError."""
+        answer: Future[SlotState] = Future()
+        return self._ask(Save(slot, request_id, path, answer), answer)
+
+    def restore(
+        self, slot: int, path: str, tokens: tuple[int, ...], timeout_s: float
+    ) -> Future[SlotState]:
+        """Read the state file at `path`, whose header says that it holds `tokens`, for idle `slot`;
+        it stays parked for the next request, for `timeout_s` seconds at most. Answers and fails as
+        `save` does; a file that fails changes nothing."""
+        answer: Future[SlotState] = Future()
+        return self._ask(Restore(slot, path, tokens, timeout_s, answer), answer)
+
+    def erase(self, slot: int, request_id: str | None = None) -> Future[SlotState]:
+        """Forget what the last request left in idle `slot`. Fails as `park` does."""
+        answer: Future[SlotState] = Future()
+        return self._ask(Erase(slot, request_id, answer), answer)
 
     def snapshot(self) -> Future[Snapshot]:
         """The state at the next step boundary; fails with Overloaded once the thread has ended."""

@@ -33,13 +33,14 @@ class Snapshots:
         seq = self.scheduler.slots[slot]
         if seq is None:
             return SlotView(slot, is_held=slot in self.scheduler.kept_slots)
-        return _view(slot, seq, self.parked_s(seq.seq_id))
+        num_in_host = self.scheduler.num_in_host(seq)
+        return _view(slot, seq, self.parked_s(seq.seq_id), num_in_host * PAGE_CELLS)
 
     def _gauges(self) -> dict[str, float]:
         pool = self.scheduler.pool
         seqs = [seq for seq in self.scheduler.slots if seq is not None]
         statuses = [seq.status for seq in seqs]
-        host_bytes = self.scheduler.store.num_held * self.page_bytes
+        store = self.scheduler.store
         return {
             "requests_processing": sum(status in RESIDENT for status in statuses),
             "requests_deferred": self.scheduler.num_queued,
@@ -49,18 +50,21 @@ class Snapshots:
             "kv_cells_used": pool.num_referenced * PAGE_CELLS,
             "kv_cells_shared": pool.num_shared * PAGE_CELLS,
             "kv_cells_cached": pool.num_cached * PAGE_CELLS,
-            "preempt_ram_bytes": host_bytes,  # the store holds nothing but what is parked
-            "host_store_bytes": host_bytes,
+            "preempt_ram_bytes": store.num_pinned * self.page_bytes,
+            "preempt_disk_bytes": store.num_on_disk * self.page_bytes,
+            "host_cache_bytes": store.num_cached * self.page_bytes,
+            "host_store_bytes": store.num_held * self.page_bytes,
         }
 
     def _counters(self) -> dict[str, float]:
         counters = asdict(self.scheduler.counters)
-        pages_out, pages_in = counters.pop("pages_out"), counters.pop("pages_in")
+        moved = {name: counters.pop(f"pages_{name}") for name in ("out", "in", "mirrored")}
         return {
             **asdict(self.totals),
             **{f"{name}_total": count for name, count in counters.items()},
-            "preempt_bytes_out_total": pages_out * self.page_bytes,
-            "preempt_bytes_in_total": pages_in * self.page_bytes,
+            "preempt_bytes_out_total": moved["out"] * self.page_bytes,
+            "preempt_bytes_in_total": moved["in"] * self.page_bytes,
+            "mirror_bytes_total": moved["mirrored"] * self.page_bytes,
         }
 
 
@@ -69,7 +73,7 @@ def _is_parked(seq: Sequence) -> bool:
     return seq.park_mode is not None and seq.status in away
 
 
-def _view(slot: SlotId, seq: Sequence, parked_s: float) -> SlotView:
+def _view(slot: SlotId, seq: Sequence, parked_s: float, n_cells_host: int) -> SlotView:
     return SlotView(
         slot=slot,
         state=seq.status.value,
@@ -87,4 +91,5 @@ def _view(slot: SlotId, seq: Sequence, parked_s: float) -> SlotView:
         sampling=seq.sampling,
         preempt_mode=None if seq.park_mode is None else seq.park_mode.value,
         is_held=seq.is_held,
+        n_cells_host=n_cells_host,
     )

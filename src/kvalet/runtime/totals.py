@@ -16,6 +16,7 @@ class Totals:
     n_busy_slots_total: int = 0  # sequences that took part, summed over those steps
     step_seconds_total: float = 0.0  # planning to delivery
     compute_seconds_total: float = 0.0  # of those, in the device's graph executor
+    copy_seconds_total: float = 0.0  # the copier was busy
 
     def count_token(self, seq: Sequence, seconds: float) -> None:
         """A token was drawn for `seq`, not yet appended, in `seconds` without pauses."""
@@ -32,3 +33,4 @@ class Totals:
             self.n_busy_slots_total += len(plan.grants)
         self.step_seconds_total += seconds
         self.compute_seconds_total += outcome.compute_s
+        self.copy_seconds_total += outcome.copy_s

@@ -39,7 +39,7 @@ def greedy(salt: int, num_prompt: int, num_tokens: int) -> Body:
     return {"prompt": prompt, "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
 
 
-BODIES = [greedy(salt, 300 + 40 * salt, 60) for salt in (1, 2, 3)]
+BODIES = [greedy(salt, 560 + 40 * salt, 60) for salt in (1, 2, 3)]  # a MiB does not hold one
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_every_way_to_copy_gives_the_same_text(
     model: Path, answers: list[Body], copies: str, mirror: str
 ) -> None:
     """In a pool that holds two of the three, parked every few tokens besides."""
-    flags = ("-c", "768", copies, "--preempt-mirror", mirror)
+    flags = ("-c", "1536", copies, "--preempt-mirror", mirror)
     with serve(model, *flags, env=EVERY) as server:
         assert complete_together(server.url, BODIES) == answers
         after = metrics(server.url)
@@ -67,12 +67,15 @@ def test_every_way_to_copy_gives_the_same_text(
 def test_what_does_not_fit_in_ram_is_parked_on_disk(
     model: Path, answers: list[Body], tmp_path: Path
 ) -> None:
-    flags = ("-c", "2048", "--preempt-ram", "1", "--preempt-disk", str(tmp_path))
+    flags = ("-c", "2560", "--preempt-ram", "1", "--preempt-disk", str(tmp_path))
     with serve(model, *flags, env=EVERY) as server:
         assert complete_together(server.url, BODIES) == answers
         after = metrics(server.url)
         assert after["n_recompute_tokens_total"] == 0
         assert after["n_preempt_swap_total"] == after["n_preempt_total"] == 3 * 7
+        assert (
+            server.output().count(" park: ") == server.output().count(" mode=disk ") // 2 == 3 * 7
+        )
         assert after["preempt_disk_bytes"] == after["preempt_ram_bytes"] == 0
         assert pages_in(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
@@ -82,16 +85,16 @@ def test_a_disk_budget_that_is_full_leads_to_computing_again(
     model: Path, answers: list[Body], tmp_path: Path
 ) -> None:
     disk = ("--preempt-disk", str(tmp_path), "--preempt-disk-limit", "0")
-    with serve(model, "-c", "2048", "--preempt-ram", "1", *disk, env=EVERY) as server:
+    with serve(model, "-c", "2560", "--preempt-ram", "1", *disk, env=EVERY) as server:
         assert complete_together(server.url, BODIES) == answers
-        assert metrics(server.url)["n_recompute_tokens_total"] > 0
+        assert metrics(server.url)["n_preempt_recompute_total"] == 3 * 7
 
 
 def test_killed_while_parking_to_disk(model: Path, answers: list[Body], tmp_path: Path) -> None:
     """The next start removes what was left and nothing else, and serves as ever."""
     (tmp_path / "notes.txt").write_text("the user's own")
-    flags = ("-c", "2048", "--preempt-ram", "1", "--preempt-disk", str(tmp_path))
-    endless = [body | {"max_tokens": 1000} for body in BODIES]
+    flags = ("-c", "2560", "--preempt-ram", "1", "--preempt-disk", str(tmp_path))
+    endless = [body | {"max_tokens": 1500} for body in BODIES]
     with serve(model, *flags, env=EVERY) as server, ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(complete, server.url, body) for body in endless]
         kill_with_pages_on_disk(server, tmp_path)

@@ -9,7 +9,7 @@ is done when it is handed over.
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -69,7 +69,10 @@ class Copier:
             if had_none:
                 self._changed.notify()
 
-    def start(self, work: Iterable[Work]) -> None:
+    def start(self, work: Sequence[Work]) -> None:
+        """To be done after all that was handed over before."""
+        if not work:
+            return
         with self._changed:
             self._queue.extend(work)
             self._changed.notify()

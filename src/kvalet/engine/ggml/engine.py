@@ -75,7 +75,7 @@ class GgmlEngine:
         the engine's limits, or frees or copies a page outside the pool."""
         self._copier.pace(is_computing=bool(plan.grants))
         if plan.host_freed:
-            self._copier.start([Forget(plan.host_freed)])
+            self._copier.start([Forget(plan.host_freed)])  # also if the plan is refused
         refused = self._runner.batch.fill(plan.grants)
         self._runner.pool.forget(plan.freed)
         self._runner.pool.copy(plan.page_copies)

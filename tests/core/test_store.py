@@ -176,7 +176,6 @@ def test_a_place_given_back_is_told_once_unless_it_is_used_again() -> None:
     page = fill(store, private(0))
     assert store.has_freed
     assert store.take_freed() == (page.host_id,)
-    assert not store.has_freed
     fill(store, private(0))
     store.pin(private(1), TOKENS, RAM)
     assert store.take_freed() == ()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvalet.core.plan import Direction, SamplingParams, StepPlan, pages_for
+from kvalet.core.plan import Direction, SamplingParams, StepPlan, Transfer, pages_for
 from tests.preemption.stage import GREEDY, WARM, Stage, alone, chat
 from tests.runtime.clients import Client
 
@@ -60,7 +60,7 @@ def test_one_byte_flipped_in_the_store_changes_the_text(tiny: Path) -> None:
 
     def flip_once(plan: StepPlan) -> StepPlan:
         for transfer in plan.transfers:
-            if transfer.direction is Direction.IN and not flipped:
+            if isinstance(transfer, Transfer) and transfer.direction is Direction.IN and not flipped:
                 page, host = transfer.moves[0]
                 on.engine.flip(host, offset=1)
                 flipped.append(page)

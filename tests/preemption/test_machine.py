@@ -34,6 +34,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         order=st.sampled_from(sorted(LINE_ORDERS)),
         transfer_steps=st.sampled_from([0, 2]),
         planner=st.booleans(),
+        disk=st.sampled_from([0, 0, 5]),
+        cache=st.sampled_from([0, 4, None]),
+        mirror=st.booleans(),
     )
     def start(
         self,
@@ -45,6 +48,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         order: str,
         transfer_steps: int,
         planner: bool,
+        disk: int,
+        cache: int | None,
+        mirror: bool,
     ) -> None:
         self.scheduler = make_scheduler(
             num_pages,
@@ -54,12 +60,17 @@ class SchedulerMachine(RuleBasedStateMachine):
             trigger=trigger,
             entry_order=order,
             planner=planner,
+            disk_budget_pages=disk,
+            cache_budget_pages=cache,
+            mirror=mirror,
+            lookahead_steps=8 if transfer_steps else 1,
         )
         self.engine = FakeEngine(num_pages, transfer_steps=transfer_steps)
         self.engine.faults.transfer = self._copy_fault
         self.engine.faults.no_room = self._room_fault
         self.run = Run(self.scheduler, self.engine)
-        self.budget = budget
+        self.budget, self.disk, self.cache = budget, disk, cache
+        self.saved: dict[str, tuple[int, ...]] = {}
         self.seqs: list[Sequence] = []
         self.cancelled: set[SeqId] = set()
         self.broken_copies = 0
@@ -107,6 +118,27 @@ class SchedulerMachine(RuleBasedStateMachine):
             with suppress(Conflict):
                 self.scheduler.resume(SlotId(slot))
 
+    @rule(slot=st.integers(0, 4), path=st.sampled_from(["a", "b"]))
+    def save(self, slot: int, path: str) -> None:
+        if slot < self.scheduler.config.num_slots:
+            with suppress(Conflict):
+                _, num_tokens = self.scheduler.states.save(SlotId(slot), path)
+                occupant = self.scheduler.occupant(SlotId(slot))
+                assert occupant is not None
+                self.saved[path] = tuple(occupant.tokens[:num_tokens])
+
+    @rule(slot=st.integers(0, 4), path=st.sampled_from(["a", "b"]))
+    def restore(self, slot: int, path: str) -> None:
+        if slot < self.scheduler.config.num_slots and path in self.saved:
+            with suppress(Conflict):
+                self.scheduler.states.restore(SlotId(slot), path, self.saved[path], 30.0)
+
+    @rule(slot=st.integers(0, 4))
+    def erase(self, slot: int) -> None:
+        if slot < self.scheduler.config.num_slots:
+            with suppress(Conflict):
+                self.scheduler.states.erase(SlotId(slot))
+
     @rule(count=st.integers(1, 4))
     def break_copies(self, count: int) -> None:
         self.broken_copies = count
@@ -116,9 +148,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.left_out = count
 
     @invariant()
-    def the_budget_is_kept(self) -> None:
-        if self.budget is not None:
-            assert self.scheduler.store.num_held <= self.budget
+    def the_budgets_are_kept(self) -> None:
+        store = self.scheduler.store
+        assert self.budget is None or store.num_pinned <= self.budget
+        assert store.num_on_disk <= self.disk
 
     @override
     def teardown(self) -> None:
@@ -128,12 +161,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         for slot in range(self.scheduler.config.num_slots):
             self.resume(slot)
         self.run.until_idle(MAX_STEPS)
-        self.scheduler.plan(now=1e9)  # what idle slots keep is out of time
+        self.run.step(now=1e9)  # what idle slots keep is out of time
+        self.run.until_idle()
         assert not self.run.of(ChangeKind.FAILED)
         for seq in self.seqs:
             if seq.seq_id not in self.cancelled:
                 assert seq.tokens == alone(seq, self.scheduler.config.n_ctx)
-        assert self.scheduler.pool.num_referenced == self.scheduler.store.num_held == 0
+        store = self.scheduler.store
+        assert (self.scheduler.pool.num_referenced, store.num_pinned, store.num_on_disk) == (0,) * 3
+        assert self.cache is None or store.num_cached <= self.cache
 
     def _copy_fault(self, transfer: Transfer) -> str | None:
         if not self.broken_copies:
@@ -152,7 +188,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         return [
             (order(seq), seq)
             for seq in self.scheduler.slots
-            if seq is not None and seq.status in WAITING and not seq.is_held
+            if seq is not None and seq.status in WAITING and seq.line_ticket and not seq.is_held
         ]
 
     def _check_nobody_passed(self, before: list[tuple[tuple[object, ...], Sequence]]) -> None:

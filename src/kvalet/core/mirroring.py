@@ -1,12 +1,13 @@
 """Copies ahead of need: what will probably leave the pool is put into the host store beforehand.
 
-A full page never changes, so a copy made early is as good as one made in a hurry (SPEC A4): a park
-then moves only what is new since, and a cached page that makes room for others is not lost. Done
-only while the pool fills up, in small portions, and never in the way of a copy that somebody needs.
+A full page never changes, so a copy made early is as good as one made in a hurry (SPEC A4). What
+nobody holds any more is copied soon, since a long prompt may want its room in a single step; what
+running chats hold, while the pool fills up, so that a park moves only what is new since. All of it
+in small portions, and never in the way of a copy that somebody needs.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from kvalet.core import policy
 from kvalet.core.pages import PagePool
@@ -18,9 +19,10 @@ from kvalet.core.slots import Slots
 from kvalet.core.store import HostPage, HostStore
 from kvalet.core.transfers import Transfers
 
-FREE_PERCENT: Final = 25  # of the pool; below it copies are made ahead
+CLEAR_PERCENT: Final = 25  # of the pool; below it the pages of running chats are copied ahead
 PORTION: Final = 8  # pages copied at once, about what a copier moves beside one step
-NEXT_TO_GO: Final = 64  # cached pages looked at: those that make room first
+
+Page: TypeAlias = tuple[PageId, PageName, tuple[int, ...]]
 
 
 class Mirroring:
@@ -40,11 +42,18 @@ class Mirroring:
         self._transfers = transfers
         self._parking = parking
         self._victim_key = victim_key
+        self._left_behind: dict[PageId, None] = {}  # that nobody holds, not looked at yet
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to copy although nobody computes."""
+        self._left_behind.update(dict.fromkeys(self._pool.take_newly_cached()))
+        return bool(self._left_behind) and self._has_room()
 
     def run(self) -> None:
         """Start the next portion, if there is a use for it and no copy under way."""
-        is_filling = 100 * self._pool.num_free < FREE_PERCENT * self._pool.num_pages
-        if not is_filling or self._transfers.is_in_flight:
+        self._left_behind.update(dict.fromkeys(self._pool.take_newly_cached()))
+        if self._transfers.is_in_flight:
             return
         pairs: list[tuple[PageId, HostPage]] = []
         for page, name, tokens in self._candidates():
@@ -56,15 +65,25 @@ class Mirroring:
         if pairs:
             self._transfers.copy_ahead(pairs)
 
-    def _candidates(self) -> Iterator[tuple[PageId, PageName, tuple[int, ...]]]:
-        yield from self._pool.next_to_go(NEXT_TO_GO)
+    def _candidates(self) -> Iterator[Page]:
+        """Each is given once: what is copied in vain is not tried again."""
+        while self._left_behind:
+            page = next(iter(self._left_behind))
+            cached = self._pool.cached_as(page)
+            if cached is not None:
+                yield (page, *cached)
+            del self._left_behind[page]
+        if 100 * self._pool.num_clear < CLEAR_PERCENT * self._pool.num_pages:
+            yield from self._likely_victims()
+
+    def _likely_victims(self) -> Iterator[Page]:
         residents = [seq for seq in self._slots.active() if seq.is_resident]
         leader = policy.leader(residents)
         able = [seq for seq in residents if seq is not leader and seq.status in RUNNING]
         for seq in sorted(able, key=self._victim_key):
             yield from self._pages_of(seq)
 
-    def _pages_of(self, seq: Sequence) -> Iterator[tuple[PageId, PageName, tuple[int, ...]]]:
+    def _pages_of(self, seq: Sequence) -> Iterator[Page]:
         """Those that are full, named, and not looked at before."""
         while seq.num_mirrored < seq.num_computed // PAGE_CELLS:
             index = seq.num_mirrored

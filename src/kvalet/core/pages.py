@@ -8,7 +8,6 @@ Invariant: free + cached + referenced == all, and a name belongs to one page.
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from kvalet.core.plan import PageId
 from kvalet.core.sequence import PageName
@@ -30,6 +29,7 @@ class PagePool:
         self._labels: dict[PageId, _Label] = {}
         self._by_name: dict[PageName, PageId] = {}
         self._freed: dict[PageId, None] = {}
+        self._newly_cached: dict[PageId, None] = {}
         self._num_shared = 0
 
     @property
@@ -83,6 +83,7 @@ class PagePool:
         elif self._refs[page] == 0:
             if page in self._labels:
                 self._cached[page] = None
+                self._newly_cached[page] = None
             else:
                 self._to_free(page)
 
@@ -96,6 +97,7 @@ class PagePool:
         of `table`."""
         for page in reversed(table):
             self.release(page)
+            self._newly_cached.pop(page, None)
             if page in self._cached:
                 self._cached.move_to_end(page, last=False)
 
@@ -124,11 +126,16 @@ class PagePool:
     def has(self, name: PageName) -> bool:
         return name in self._by_name
 
-    def next_to_go(self, count: int) -> Iterator[tuple[PageId, PageName, tuple[int, ...]]]:
-        """The cached pages that make room first, with names and token ids."""
-        for page in islice(self._cached, count):
-            label = self._labels[page]
-            yield page, label.name, label.tokens
+    def cached_as(self, page: PageId) -> tuple[PageName, tuple[int, ...]] | None:
+        """Name and token ids of a page, if nobody holds it."""
+        label = self._labels[page] if page in self._cached else None
+        return None if label is None else (label.name, label.tokens)
+
+    def take_newly_cached(self) -> tuple[PageId, ...]:
+        """Pages that were used and that nobody holds any more since the last call."""
+        pages = tuple(self._newly_cached)
+        self._newly_cached.clear()
+        return pages
 
     def forget(self, page: PageId) -> None:
         """Take a page's name away; it can no longer be found."""

@@ -91,7 +91,8 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         is_copying = self._transfers.is_in_flight or self.store.has_freed
-        return is_copying or not self._slots.is_empty
+        is_due = self.config.mirror and self._mirroring.is_due
+        return is_copying or is_due or not self._slots.is_empty
 
     @property
     def is_in_flight(self) -> bool:

@@ -49,6 +49,12 @@ def pages_offset(num_pages: int, num_tokens: int) -> int:
     return -(-used // ALIGNMENT) * ALIGNMENT
 
 
+def file_bytes(num_tokens: int, page_bytes: int) -> int:
+    """Size of a file of whole pages with their tokens."""
+    num_pages = num_tokens // PAGE_CELLS
+    return pages_offset(num_pages, num_tokens) + num_pages * page_bytes
+
+
 def read_header(path: Path, fingerprint: bytes, page_bytes: int) -> StateHeader:
     """What the state file at `path` holds. Raises StateFileError for one that an engine of this
     fingerprint (32 bytes) and page size cannot take. Pages are not looked at."""

@@ -1,12 +1,13 @@
 """What is done to a slot on request: parked, resumed, saved, restored, erased (SPEC P14, C3)."""
 
-import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from kvalet.core.plan import SlotId, StepOutcome, TransferId
 from kvalet.core.scheduler import Scheduler
+from kvalet.engine.statefile import file_bytes
 from kvalet.errors import Conflict, EngineError, NotFound
 from kvalet.runtime.inbox import Erase, Park, Restore, Resume, Save, SlotOrder, give, refuse
 from kvalet.runtime.messages import SlotState, SlotView
@@ -18,7 +19,6 @@ class _FileWork:
     """A state file that is being written or read."""
 
     slot: SlotId
-    path: str
     num_tokens: int
     began: float  # seconds
     answer: Future[SlotState]
@@ -62,13 +62,13 @@ class SlotControl:
 
     def settle(self, outcome: StepOutcome) -> None:
         """Answer for the files whose writing or reading is over."""
-        for transfer_id in outcome.landed if self._file_work else ():
-            work = self._file_work.pop(transfer_id, None)
-            if work is not None:
-                give(work.answer, lambda work=work: self._done(work))  # type: ignore[misc]
-        for transfer_id, message in outcome.failed_transfers.items() if self._file_work else ():
-            work = self._file_work.pop(transfer_id, None)
-            if work is not None:
+        if not self._file_work:
+            return
+        for transfer_id in outcome.landed:
+            if work := self._file_work.pop(transfer_id, None):
+                give(work.answer, partial(self._done, work))
+        for transfer_id, message in outcome.failed_transfers.items():
+            if work := self._file_work.pop(transfer_id, None):
                 refuse(work.answer, EngineError(message))
 
     def refuse_all(self, error: Exception) -> None:
@@ -84,7 +84,7 @@ class SlotControl:
         except (NotFound, Conflict) as error:
             refuse(order.answer, error)
             return
-        work = _FileWork(slot, order.path, num_tokens, self.clock(), order.answer)
+        work = _FileWork(slot, num_tokens, self.clock(), order.answer)
         self._file_work[transfer_id] = work
 
     def _save(self, order: Save) -> tuple[SlotId, TransferId, int]:
@@ -98,8 +98,8 @@ class SlotControl:
         return slot, transfer_id, len(order.tokens)
 
     def _done(self, work: _FileWork) -> SlotState:
-        seconds = self.clock() - work.began
-        return SlotState(work.slot, work.num_tokens, os.path.getsize(work.path), seconds)
+        num_bytes = file_bytes(work.num_tokens, self.snapshots.page_bytes)
+        return SlotState(work.slot, work.num_tokens, num_bytes, self.clock() - work.began)
 
     def _find(self, slot: int, request_id: str | None) -> SlotId:
         if not 0 <= slot < len(self.scheduler.slots):

@@ -50,6 +50,17 @@ def test_a_synchronous_copy_has_run_when_its_notice_comes(late_s: float) -> None
     }
 
 
+def test_pieces_that_arrive_late_and_together_are_of_their_steps() -> None:
+    def late(name: str, late_s: float) -> Chat:
+        """Of step 6 with those of step 7."""
+        stalled = [*steps(0, 5, late_s=late_s), *steps(6, 6, late_s=0.99 + late_s)]
+        told = [*stalled, *steps(7, 12, late_s=late_s)]
+        return chat(name, [*moments("sent -9"), *told])
+
+    both = late("first", 0.0), late("second", LATE_S)
+    assert found(*both, is_async=True) == {(2, False): 2 * 12 - 1}
+
+
 def test_its_own_pause_is_no_gap() -> None:
     assert found(away(), is_async=True) == {(1, False): 4 + 3}
 

@@ -20,9 +20,10 @@ from itertools import pairwise
 from typing import Self
 
 from kvalet.bench.chats import Chat, MomentKind
+from kvalet.bench.report import percentile
 
 EDGE = 0.1  # of a gap
-SAME_STEP = 0.5  # of a gap; the next step ends about a whole one later
+SAME_STEP = 0.5  # of the median gap; the next step ends about a whole one later
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +67,23 @@ class Timeline:
         edge = EDGE * (end - start)
         return any(a < end - edge and b > start + edge for a, b in self.absences)
 
-    def ran(self, start: float, end: float) -> bool:
-        """Whether it got a piece at about the end of that gap."""
-        near = SAME_STEP * (end - start)
-        first = bisect_left(self.pieces, end - near)
-        return first < len(self.pieces) and self.pieces[first] <= end + near
+    def ran(self, about: float, near: float) -> bool:
+        """Whether it got a piece at that time, give or take `near`."""
+        first = bisect_left(self.pieces, about - near)
+        return first < len(self.pieces) and self.pieces[first] <= about + near
 
 
 def gaps(chats: Sequence[Chat], *, is_async: bool) -> Iterator[Gap]:
     """Those of all chats. `is_async`: copies run beside steps, not within them."""
     timelines = [Timeline.of(chat, is_async=is_async) for chat in chats]
+    near = SAME_STEP * percentile((gap for chat in chats for gap in chat.gaps_s), 50)
     for timeline in timelines:
         others = [other for other in timelines if other is not timeline]
         for start, end in timeline.gaps:
             if not any(other.is_prefilling(start, end) for other in others):
                 yield Gap(
                     end - start,
-                    1 + sum(other.ran(start, end) for other in others),
+                    1 + sum(other.ran(end, near) for other in others),
                     any(other.is_away(start, end) for other in others),
                 )
 

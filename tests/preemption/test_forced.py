@@ -60,7 +60,9 @@ def test_one_byte_flipped_in_the_store_changes_the_text(tiny: Path) -> None:
 
     def flip_once(plan: StepPlan) -> StepPlan:
         for transfer in plan.transfers:
-            if isinstance(transfer, Transfer) and transfer.direction is Direction.IN and not flipped:
+            if flipped or not isinstance(transfer, Transfer):
+                continue
+            if transfer.direction is Direction.IN:
                 page, host = transfer.moves[0]
                 on.engine.flip(host, offset=1)
                 flipped.append(page)

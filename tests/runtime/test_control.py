@@ -6,10 +6,13 @@ from concurrent.futures import Future
 import pytest
 from tests.runtime.clients import Bench, Client, check_story, generation, letters, solo_tokens
 
-from kvalet.core.plan import StepPlan
-from kvalet.errors import Conflict, EngineFatal, KvaletError, NotFound
+from kvalet.core.plan import SeqId, StepPlan
+from kvalet.engine.statefile import file_bytes
+from kvalet.errors import Conflict, EngineError, EngineFatal, KvaletError, NotFound, Overloaded
+from kvalet.runtime.inbox import Erase, Message, Restore, Save, Stop, Submit
 from kvalet.runtime.loop import HELD_POLL_S
-from kvalet.runtime.messages import Event, Finished, Preempted, SlotView
+from kvalet.runtime.messages import Event, Finished, Preempted, SlotState, SlotView
+from kvalet.runtime.stream import Stream
 
 
 def at_steps(bench: Bench, actions: Mapping[int, Callable[[], object]]) -> list[object]:
@@ -145,3 +148,63 @@ def test_a_question_that_dies_with_the_loop_is_answered() -> None:
     bench.before_step = ask_and_die
     bench.run(Client())
     assert [str(error(answer)) for answer in answers] == ["gone", "gone"]
+
+
+def tell(bench: Bench, *messages: Message) -> None:
+    """Have the loop read these, and step until it has nothing to do."""
+    for message in messages:
+        bench.inbox.put(message)
+    bench.loop._receive()
+    while bench.scheduler.has_work:
+        bench.loop.step()
+
+
+def chat_of_70(bench: Bench, seq_id: int) -> Client:
+    client = Client(generation(1, num_prompt=70))
+    bench.num_live += 1
+    tell(bench, Submit((Stream.of(SeqId(seq_id), client.wanted, client, bench.now),)))
+    return client
+
+
+@pytest.mark.parametrize("transfer_steps", [0, 2])
+def test_a_slot_is_saved_erased_and_restored_through_the_loop(transfer_steps: int) -> None:
+    bench = Bench(transfer_steps=transfer_steps)
+    first = chat_of_70(bench, 1)
+    saved, erased, restored = (Future[SlotState]() for _ in range(3))
+    tell(bench, Save(0, "request-1", "state", saved))
+    state = saved.result(timeout=0)
+    assert (state.num_tokens, state.num_bytes) == (96, file_bytes(96, bench.engine.info.page_bytes))
+    tell(bench, Erase(0, None, erased))
+    assert erased.result(timeout=0).num_tokens == 96
+    assert bench.scheduler.pool.num_cached == 0
+    known = (*first.wanted.prompt, *solo_tokens(first.wanted, bench.n_ctx))
+    tell(bench, Restore(0, "state", known[:96], 60.0, restored))
+    assert restored.result(timeout=0).num_tokens == 96
+    again = chat_of_70(bench, 2)
+    assert (again.finished.timings.cache_n, again.text) == (64, first.text)
+
+
+def test_a_file_that_cannot_be_read_is_the_asker_s_error() -> None:
+    bench = Bench()
+    restored: Future[SlotState] = Future()
+    tell(bench, Restore(0, "absent", tuple(range(32)), 60.0, restored))
+    assert isinstance(error(restored), EngineError)
+
+
+@pytest.mark.parametrize("make", [lambda f: Save(0, None, "a", f), lambda f: Erase(0, None, f)])
+def test_an_empty_slot_has_nothing_to_save_or_erase(
+    make: Callable[[Future[SlotState]], Message],
+) -> None:
+    answer: Future[SlotState] = Future()
+    tell(Bench(), make(answer))
+    assert isinstance(error(answer), Conflict)
+
+
+def test_who_waits_for_a_file_is_told_when_the_loop_ends() -> None:
+    bench = Bench(transfer_steps=1000)
+    chat_of_70(bench, 1)
+    saved: Future[SlotState] = Future()
+    bench.inbox.put(Save(0, None, "state", saved))
+    bench.inbox.put(Stop("enough"))
+    bench.loop.run()
+    assert isinstance(error(saved), Overloaded)

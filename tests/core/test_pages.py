@@ -83,6 +83,36 @@ def test_eviction_takes_the_end_of_the_least_recently_used_chain() -> None:
     assert [pool.take() for _ in range(4)] == expected
 
 
+def test_a_page_that_was_only_lent_makes_room_when_it_would_have_anyway() -> None:
+    """A copy holds a page for a while; that is not a use of it."""
+    pool = PagePool(4)
+    pages = [pool.take() for _ in range(4)]
+    for page, name, content in zip(pages, NAMES, CONTENTS, strict=True):
+        pool.publish(page, name, content)
+        pool.release(page)
+    assert pool.take_newly_cached() == tuple(pages)
+    for lent in (pages[2:], pages[:2]):
+        for page in lent:
+            pool.hold(page)
+        pool.give_back(lent)
+        pool.check([])
+    assert pool.take_newly_cached() == ()
+    assert [pool.take() for _ in range(4)] == pages
+
+
+def test_a_page_used_again_and_again_is_still_evicted_in_its_turn() -> None:
+    pool = PagePool(2)
+    pages = [pool.take(), pool.take()]
+    for page, name, content in zip(pages, NAMES, CONTENTS, strict=False):
+        pool.publish(page, name, content)
+        pool.release(page)
+    for _ in range(30):
+        pool.hold(pages[0])
+        pool.release(pages[0])
+        pool.check([])
+    assert [pool.take(), pool.take()] == [pages[1], pages[0]]
+
+
 def test_find_compares_the_ids_and_not_only_the_hash() -> None:
     pool = PagePool(2)
     page = pool.take()

@@ -5,9 +5,10 @@ Knows page ids, reference counts and names; knows neither sequences nor bytes. A
 Invariant: free + cached + referenced == all, and a name belongs to one page.
 """
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from kvalet.core.plan import PageId
 from kvalet.core.sequence import PageName
@@ -25,7 +26,10 @@ class PagePool:
         self.num_pages = num_pages
         self._refs = [0] * num_pages
         self._free = deque(PageId(i) for i in range(num_pages))
-        self._cached: OrderedDict[PageId, None] = OrderedDict()  # least recently used first
+        self._cached: dict[PageId, None] = {}
+        self._turns = [0] * num_pages  # when each was last given up by somebody who used it
+        self._next_turn = 1
+        self._to_evict: list[tuple[int, PageId]] = []  # a heap; stale where turn or page disagree
         self._labels: dict[PageId, _Label] = {}
         self._by_name: dict[PageName, PageId] = {}
         self._freed: dict[PageId, None] = {}
@@ -75,6 +79,13 @@ class PagePool:
 
     def release(self, page: PageId) -> None:
         """One holder less; a page that nobody holds stays as cache if it has a name."""
+        self._turns[page] = self._next_turn
+        self._next_turn += 1
+        self._let_go(page)
+        if page in self._cached:
+            self._newly_cached[page] = None
+
+    def _let_go(self, page: PageId) -> None:
         if self._refs[page] == 0:
             raise InvariantViolation(f"page {page} is released but nobody holds it")
         self._refs[page] -= 1
@@ -83,7 +94,7 @@ class PagePool:
         elif self._refs[page] == 0:
             if page in self._labels:
                 self._cached[page] = None
-                self._newly_cached[page] = None
+                self._queue_for_eviction(page)
             else:
                 self._to_free(page)
 
@@ -93,13 +104,9 @@ class PagePool:
             self.release(table.pop())
 
     def give_back(self, table: list[PageId]) -> None:
-        """Release without having used them: those that nobody holds make room first, in the order
-        of `table`."""
-        for page in reversed(table):
-            self.release(page)
-            self._newly_cached.pop(page, None)
-            if page in self._cached:
-                self._cached.move_to_end(page, last=False)
+        """Release without having used them: they make room when they would have anyway."""
+        for page in table:
+            self._let_go(page)
 
     def find(self, name: PageName, tokens: list[int]) -> PageId | None:
         """The page of that name. The ids are compared too: a hash is not a proof."""
@@ -171,6 +178,9 @@ class PagePool:
             yield "names and pages disagree"
         if any(self._refs[page] or page not in self._labels for page in self._cached):
             yield "a cached page is held or has no name"
+        evictable = {page for turn, page in self._to_evict if turn == self._turns[page]}
+        if not self._cached.keys() <= evictable:
+            yield "a cached page can never be evicted"
         if any(self._refs[page] or page in self._labels for page in self._free):
             yield "a free page is held or has a name"
 
@@ -182,8 +192,17 @@ class PagePool:
         self._labels[page] = label
         self._by_name[label.name] = page
 
+    def _queue_for_eviction(self, page: PageId) -> None:
+        heappush(self._to_evict, (self._turns[page], page))
+        if len(self._to_evict) > 4 * self.num_pages:  # mostly stale
+            self._to_evict = sorted((self._turns[cached], cached) for cached in self._cached)
+
     def _evict(self) -> None:
-        self.forget(next(iter(self._cached)))
+        while True:
+            turn, page = heappop(self._to_evict)
+            if page in self._cached and turn == self._turns[page]:
+                self.forget(page)
+                return
 
     def _to_free(self, page: PageId) -> None:
         self._free.append(page)

@@ -25,6 +25,7 @@ class Recorder(Copies):
 
     did: list[str] = field(default_factory=list[str])
     gate: Event = field(default_factory=Event)
+    cost: int = 1
     error: Exception | None = None
     now: float = 0.0  # a second later after each page
     closed: Event = field(default_factory=Event)
@@ -36,7 +37,7 @@ class Recorder(Copies):
     def run(self, transfer: AnyTransfer) -> Pages:
         assert isinstance(transfer, Transfer)
         for page, _ in transfer.moves:
-            yield
+            yield self.cost
             self.did.append(f"begin {page}")
             assert self.gate.wait(PATIENCE_S)
             if self.error is not None:
@@ -130,6 +131,17 @@ def test_beside_steps_that_compute_it_keeps_a_pace(copier: Copier, copies: Recor
     copier.start([transfer(2, *range(100))])
     wait_until(lambda: copies.num_copied >= 100 + PACE_PAGES)
     assert copies.num_copied == 100 + PACE_PAGES
+
+
+def test_pages_that_cost_more_take_more_steps(copier: Copier, copies: Recorder) -> None:
+    copies.cost = PACE_PAGES // 2 + 1
+    copier.pace(is_computing=True)
+    copier.start([transfer(1, *range(3))])
+    for steps in (1, 2, 3):
+        wait_until(lambda: copies.num_copied >= steps)  # noqa: B023  # done at once
+        assert copies.num_copied == steps
+        copier.pace(is_computing=True)
+    assert until_over(copier, 1).landed == [1]
 
 
 def test_a_transfer_lands_without_credit_for_another_page(copier: Copier) -> None:

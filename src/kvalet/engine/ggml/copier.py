@@ -18,7 +18,7 @@ from kvalet.core.plan import AnyTransfer, HostId, TransferId
 from kvalet.engine.ggml.copies import Copies
 from kvalet.errors import EngineError, EngineFatal, StateFileError
 
-PACE_PAGES: Final = 8  # a step that computes bears so many copies beside it
+PACE_PAGES: Final = 8  # a step that computes bears so many copies in memory beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Copier:
         self._copies = copies
         self._changed = threading.Condition()  # guards all of the following
         self._queue: deque[Work] = deque()
-        self._credit: int | None = None  # pages that may be copied now; None: any number
+        self._credit: int | None = None  # cost of what may be copied now; None: no limit
         self._news = News()
         self._fatal: Exception | None = None
         self._is_closed = False
@@ -64,9 +64,9 @@ class Copier:
         if self._thread is None:
             return
         with self._changed:
-            had_none = self._credit == 0
+            is_more = self._credit != PACE_PAGES  # what it waits for, should it be waiting
             self._credit = PACE_PAGES if is_computing else None
-            if had_none:
+            if is_more:
                 self._changed.notify()
 
     def start(self, work: Sequence[Work]) -> None:
@@ -121,23 +121,26 @@ class Copier:
         failure: str | None = None
         try:
             with closing(self._copies.run(work)) as pages:
-                for _ in pages:
-                    if not self._may_copy():
+                for cost in pages:
+                    if not self._may_copy(cost):
                         return
         except (EngineError, StateFileError) as error:
             failure = str(error)
         self._report(work.transfer_id, failure)
 
-    def _may_copy(self) -> bool:
-        """One page; waits for credit. False: the engine is closed."""
+    def _may_copy(self, cost: int) -> bool:
+        """A page of this cost; waits for the credit. False: the engine is closed."""
         with self._changed:
             self._count_busy()
-            while self._credit == 0 and not self._is_closed:
+            while not self._has_credit(cost) and not self._is_closed:
                 self._changed.wait()
             if self._credit is not None:
-                self._credit -= 1
+                self._credit -= cost
             self._since = time.perf_counter()
             return not self._is_closed
+
+    def _has_credit(self, cost: int) -> bool:
+        return self._credit is None or self._credit >= cost
 
     def _report(self, transfer: TransferId, failure: str | None) -> None:
         with self._changed:

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from kvalet import __version__, config
 from kvalet.errors import ConfigError, KvaletError, RequestError
+from kvalet.sim import options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,6 +67,14 @@ def parser() -> argparse.ArgumentParser:
         "demo", help="four chats that do not fit into one pool, all finished"
     )
     demo.set_defaults(command=_demo)
+
+    simulate = commands.add_parser(
+        "simulate",
+        help="compare policies in virtual time: the real scheduler, no model",
+        allow_abbrev=False,
+    )
+    options.add_flags(simulate)
+    simulate.set_defaults(command=_simulate)
 
     bench = commands.add_parser("bench", help="measure a server")
     benchmarks = bench.add_subparsers(title="benchmarks", metavar="WHAT", required=True)
@@ -175,6 +184,12 @@ def _demo(args: argparse.Namespace) -> int:
     from kvalet.bench import demo
 
     return demo.run(Console())
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    from kvalet.sim import command
+
+    return command.run(options.options_of(args))
 
 
 def _pressure(args: argparse.Namespace) -> int:

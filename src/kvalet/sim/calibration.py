@@ -1,0 +1,202 @@
+"""Fits the cost model to a record of real steps, by least squares.
+
+A record is a file with one JSON object a line, one for each step that computed something:
+
+    {"sequences": 4, "decode_rows": 4, "decode_depth": 2048, "prefill_rows": 0, "prefill_depth": 0,
+     "compute_s": 0.0241, "step_s": 0.0259, "pages_out": 0, "pages_in": 0, "copy_s": 0.0}
+
+`sequences` took part. Rows and depths are `work.work_of(plan)`'s; `compute_s` and `copy_s` the
+outcome's; `step_s` is planning to delivery. `pages_out` and `pages_in` are the moves of the
+transfers that landed in this step. Lines stand in the order of the steps.
+
+What a record cannot tell, since nothing was computed or copied in that way, keeps its default.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, TypeAdapter
+
+from kvalet.errors import ConfigError
+from kvalet.sim.checked import EXACTLY, AtLeastOne, Count, NonNegative, parse
+from kvalet.sim.costs import CostModel
+from kvalet.sim.work import StepWork
+
+Floats: TypeAlias = NDArray[np.float64]
+
+INDEPENDENT: Final = 1e-3  # how different two kinds of work must be, of a column's length
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    __pydantic_config__: ClassVar[ConfigDict] = EXACTLY
+
+    sequences: AtLeastOne
+    decode_rows: Count
+    decode_depth: Count
+    prefill_rows: Count
+    prefill_depth: Count
+    compute_s: NonNegative
+    step_s: NonNegative
+    pages_out: Count = 0
+    pages_in: Count = 0
+    copy_s: NonNegative = 0.0
+
+    @property
+    def work(self) -> StepWork:
+        return StepWork(self.decode_rows, self.decode_depth, self.prefill_rows, self.prefill_depth)
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """How far the fitted model is off, as a share of what was measured."""
+
+    what: str
+    count: int
+    median: float
+    p90: float
+    total: float  # predicted in all, as a multiple of what was measured in all
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    costs: CostModel
+    residuals: tuple[Residual, ...]
+    kept: tuple[str, ...]  # costs that have their defaults
+
+
+_LINE: Final = TypeAdapter(StepRecord)
+
+
+def load(path: Path) -> list[StepRecord]:
+    """Raises ConfigError, naming line and field."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    records: list[StepRecord] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(parse(_LINE, line))
+        except ValueError as error:
+            raise ConfigError(f"{path}, line {number}: {error}") from None
+    return records
+
+
+def fit(records: Sequence[StepRecord], source: str) -> Calibration:
+    """Raises ConfigError for a record that does not tell costs apart."""
+    if not records:
+        raise ConfigError(f"{source}: there is no step in it")
+    fitted: dict[str, Any] = {
+        **_fitted(records, _COMPUTE, lambda step: step.compute_s, source),
+        **_fitted(records, _OUTSIDE, lambda step: max(0.0, step.step_s - step.compute_s), source),
+    }
+    episodes = list(_episodes(records))
+    if episodes:
+        fitted |= _fitted(episodes, _COPIES, lambda episode: episode.copy_s, source)
+    costs = CostModel(source=f"{source}, {len(records)} steps", **fitted)
+    names = [*_COMPUTE, *_OUTSIDE, *_COPIES]
+    kept = tuple(name for name in names if name not in fitted)
+    return Calibration(costs, tuple(_residuals(costs, records, episodes)), kept)
+
+
+_Feature: TypeAlias = Callable[[StepRecord], float]
+
+_COMPUTE: Final[dict[str, _Feature]] = {
+    "step_s": lambda step: 1.0,
+    "decode_row_s": lambda step: step.decode_rows,
+    "decode_cell_s": lambda step: step.decode_depth,
+    "prefill_row_s": lambda step: step.prefill_rows,
+    "prefill_cell_s": lambda step: step.prefill_depth,
+    "beside_share": lambda step: step.copy_s,
+}
+_OUTSIDE: Final[dict[str, _Feature]] = {
+    "host_s": lambda step: 1.0,
+    "host_row_s": lambda step: step.sequences,
+}
+_COPIES: Final[dict[str, _Feature]] = {
+    "page_out_s": lambda step: step.pages_out,
+    "page_in_s": lambda step: step.pages_in,
+}
+
+
+def _episodes(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
+    """Sums over the steps from where a copy begins to where none is under way: a transfer counts
+    its pages when it lands, its time while it runs."""
+    pages_out = pages_in = 0
+    copy_s = 0.0
+    for step in [*records, _QUIET]:
+        if step.copy_s or step.pages_out or step.pages_in:
+            pages_out += step.pages_out
+            pages_in += step.pages_in
+            copy_s += step.copy_s
+        elif pages_out or pages_in:
+            yield replace(_QUIET, pages_out=pages_out, pages_in=pages_in, copy_s=copy_s)
+            pages_out = pages_in = 0
+            copy_s = 0.0
+
+
+_QUIET: Final = StepRecord(1, 0, 0, 0, 0, 0.0, 0.0)
+
+
+def _fitted(
+    records: Sequence[StepRecord],
+    features: dict[str, _Feature],
+    measured: Callable[[StepRecord], float],
+    source: str,
+) -> dict[str, float]:
+    """Costs by name, none negative, of the features that occur."""
+    names = [name for name, feature in features.items() if any(map(feature, records))]
+    matrix = np.array([[features[name](step) for name in names] for step in records], float)
+    wanted = np.array([measured(step) for step in records], float)
+    _require_independent(matrix, names, source)
+    found = _non_negative(matrix, wanted)
+    weights = 1 / np.maximum(matrix @ found, wanted.mean() / 10)  # long steps vary more
+    found = _non_negative(matrix * weights[:, None], wanted * weights)
+    return dict(zip(names, map(float, found), strict=True))
+
+
+def _require_independent(matrix: Floats, names: list[str], source: str) -> None:
+    scaled = matrix / np.linalg.norm(matrix, axis=0)
+    if len(scaled) < len(names) or np.linalg.svd(scaled, compute_uv=False)[-1] < INDEPENDENT:
+        raise ConfigError(
+            f"{source}: does not tell {', '.join(names)} apart: record chats of different lengths, "
+            "alone and several at once"
+        )
+
+
+def _non_negative(matrix: Floats, wanted: Floats) -> Floats:
+    """Least squares; what would be negative is 0, the worst first."""
+    used = list(range(matrix.shape[1]))
+    found = np.zeros(matrix.shape[1])
+    while used:
+        part = np.linalg.lstsq(matrix[:, used], wanted, rcond=None)[0]
+        if part.min() >= 0:
+            found[used] = part
+            break
+        used.pop(int(part.argmin()))
+    return found
+
+
+def _residuals(
+    costs: CostModel, records: Sequence[StepRecord], episodes: Sequence[StepRecord]
+) -> Iterator[Residual]:
+    computed = [costs.compute_s(s.work) + costs.beside_share * s.copy_s for s in records]
+    yield _residual("compute", computed, [step.compute_s for step in records])
+    steps = [c + costs.outside_s(s.sequences) for c, s in zip(computed, records, strict=True)]
+    yield _residual("step", steps, [step.step_s for step in records])
+    copies = [e.pages_out * costs.page_out_s + e.pages_in * costs.page_in_s for e in episodes]
+    if copies:
+        yield _residual("copies", copies, [episode.copy_s for episode in episodes])
+
+
+def _residual(what: str, predicted: Sequence[float], measured: Sequence[float]) -> Residual:
+    pairs = zip(predicted, measured, strict=True)
+    errors = [abs(guess / real - 1) for guess, real in pairs if real]
+    median, p90 = np.percentile(errors or [0.0], [50, 90])
+    total = sum(predicted) / (sum(measured) or 1.0)
+    return Residual(what, len(measured), float(median), float(p90), total)

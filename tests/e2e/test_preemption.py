@@ -23,7 +23,7 @@ Body: TypeAlias = dict[str, Any]
 
 STREAMS = ("/v1/completions", "/v1/chat/completions", "/completion")
 AT_REST = (
-    *("kv_cells_used", "kv_cells_shared", "preempt_ram_bytes", "host_store_bytes"),
+    *("kv_cells_used", "kv_cells_shared", "preempt_ram_bytes", "preempt_disk_bytes"),
     *("requests_processing", "requests_deferred", "requests_preempted", "requests_waiting"),
 )
 

@@ -20,6 +20,7 @@ NUM_RUNS = 5  # of a fault on a load
 SWAP: SchedulerOptions = {}
 RECOMPUTE: SchedulerOptions = {"host_budget_pages": 0}
 OFTEN: SchedulerOptions = {"preempt_every": 9}
+AHEAD: SchedulerOptions = {"mirror": True, "cache_budget_pages": 6}
 ENDLESS: SchedulerOptions = {"context_shift": True, "n_ctx": 96, "rotate_s": 10.0}
 
 
@@ -42,7 +43,7 @@ def run(bench: Bench, clients: list[Client]) -> list[Client]:
         whole = letters(solo_tokens(client.wanted, config.n_ctx, endless=config.context_shift))
         assert whole.startswith(client.text) if client in failed else whole == client.text
     assert bench.loop.failure is None
-    assert bench.scheduler.pool.num_referenced == bench.scheduler.store.num_held == 0
+    assert bench.scheduler.pool.num_referenced == bench.scheduler.store.num_pinned == 0
     return failed
 
 
@@ -164,6 +165,16 @@ def test_a_fault_of_planning_for_all_spares_who_is_parked(method: str) -> None:
     counts = [len(failed) for failed in sweep(broken("scheduler._preemption", method), SWAP)]
     assert 0 not in counts
     assert {1, 2} & set(counts)  # of three
+
+
+@pytest.mark.parametrize("place", ["store.add_cached", "_transfers.copy_ahead"])
+def test_a_fault_of_copying_ahead_concerns_nobody(
+    place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    part, method = place.split(".")
+    for failed in sweep(broken(f"scheduler.{part}", method), AHEAD):
+        assert failed == []
+    assert "no longer copied ahead" in caplog.text
 
 
 def test_what_failed_in_planning_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,8 +16,8 @@ from kvalet.core.plan import PAGE_CELLS, PageId
 from kvalet.core.policy import VictimKey
 from kvalet.core.sequence import RUNNING, PageName, Sequence
 from kvalet.core.slots import Slots
-from kvalet.core.store import HostPage, HostStore
-from kvalet.core.transfers import Transfers
+from kvalet.core.store import HostStore
+from kvalet.core.transfers import Pair, Transfers
 
 CLEAR_PERCENT: Final = 25  # of the pool; below it the pages of running chats are copied ahead
 PORTION: Final = 8  # pages copied at once, about what a copier moves beside one step
@@ -55,15 +55,24 @@ class Mirroring:
         self._left_behind.update(dict.fromkeys(self._pool.take_newly_cached()))
         if self._transfers.is_in_flight:
             return
-        pairs: list[tuple[PageId, HostPage]] = []
+        pairs: list[Pair] = []
+        try:
+            self._choose(pairs)
+            if pairs:
+                self._transfers.copy_ahead(pairs)
+        except Exception:
+            for _, host in pairs:
+                self._store.lose(host)
+            raise
+
+    def _choose(self, pairs: list[Pair]) -> None:
+        """Pages, with the places that they are to be copied to."""
         for page, name, tokens in self._candidates():
             if len(pairs) == PORTION or not self._has_room():
-                break
+                return
             host = self._store.add_cached(name, list(tokens))
             if host is not None:
                 pairs.append((page, host))
-        if pairs:
-            self._transfers.copy_ahead(pairs)
 
     def _candidates(self) -> Iterator[Page]:
         """Each is given once: what is copied in vain is not tried again."""

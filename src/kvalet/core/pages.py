@@ -178,8 +178,9 @@ class PagePool:
             yield "names and pages disagree"
         if any(self._refs[page] or page not in self._labels for page in self._cached):
             yield "a cached page is held or has no name"
-        evictable = {page for turn, page in self._to_evict if turn == self._turns[page]}
-        if not self._cached.keys() <= evictable:
+        if self._cached.keys() - {
+            entry[1] for entry in self._to_evict if not self._is_stale(entry)
+        }:
             yield "a cached page can never be evicted"
         if any(self._refs[page] or page in self._labels for page in self._free):
             yield "a free page is held or has a name"
@@ -198,11 +199,13 @@ class PagePool:
             self._to_evict = sorted((self._turns[cached], cached) for cached in self._cached)
 
     def _evict(self) -> None:
-        while True:
-            turn, page = heappop(self._to_evict)
-            if page in self._cached and turn == self._turns[page]:
-                self.forget(page)
-                return
+        while self._is_stale(self._to_evict[0]):
+            heappop(self._to_evict)
+        self.forget(self._to_evict[0][1])
+
+    def _is_stale(self, entry: tuple[int, PageId]) -> bool:
+        turn, page = entry
+        return page not in self._cached or turn != self._turns[page]
 
     def _to_free(self, page: PageId) -> None:
         self._free.append(page)

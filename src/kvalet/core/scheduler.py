@@ -78,6 +78,8 @@ class Scheduler:
         self.states = States(
             self._slots, self.pool, self.store, self._transfers, self._parking, self._keeping
         )
+        self._is_mirroring = config.mirror
+        self.mirroring_fault: Exception | None = None  # what ended it
         self._step = 0
 
     @property
@@ -91,7 +93,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         is_copying = self._transfers.is_in_flight or self.store.has_freed
-        is_due = self.config.mirror and self._mirroring.is_due
+        is_due = self._is_mirroring and self._mirroring.is_due
         return is_copying or is_due or not self._slots.is_empty
 
     @property
@@ -144,8 +146,7 @@ class Scheduler:
             self._fail_hopeless()
         shifts, copies = self._shift_full()
         grants = tuple(self._grants())
-        if self.config.mirror:
-            self._mirroring.run()
+        self._copy_ahead()
         self._step += 1
         transfers = self._transfers.take_started()
         self.counters.count_copies(transfers)
@@ -223,6 +224,18 @@ class Scheduler:
                 self.counters.n_waits_for_copy += 1
             elif not self.config.preempt:
                 self._fail(seq, CONTEXT_EXCEEDED)
+
+    def _copy_ahead(self) -> None:
+        """A fault of what nobody asked for ends nobody: there are no more copies ahead."""
+        if not self._is_mirroring:
+            return
+        try:
+            self._mirroring.run()
+        except InvariantViolation:
+            raise
+        except Exception as error:
+            self._is_mirroring = False
+            self.mirroring_fault = error
 
     def _waits_to_shift(self, seq: Sequence) -> bool:
         return seq.status is Status.DECODE and shift.is_due(seq, self.config.n_ctx)

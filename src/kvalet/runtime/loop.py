@@ -91,8 +91,14 @@ class EngineLoop:
         for broken in self._outputs.deliver(self._scheduler.take_changes()):
             self._cancel(broken)
         self._totals.count_step(plan, outcome, self._clock() - started)
+        self._report_mirroring()
         came_of_copies = outcome.landed or outcome.failed_transfers
         self._is_quiet = plan.is_empty and not planned and not came_of_copies
+
+    def _report_mirroring(self) -> None:
+        fault, self._scheduler.mirroring_fault = self._scheduler.mirroring_fault, None
+        if fault is not None:
+            logger.error("pages are no longer copied ahead", exc_info=fault)
 
     def run(self) -> None:
         """Step until told to stop or until something breaks; then every client is told."""

@@ -16,7 +16,6 @@ from kvalet.sim.scenario import Scenario
 from kvalet.sim.timeline import Phase, Timeline
 from kvalet.sim.workloads import Request
 
-SAMPLES: Final = 1500  # about as many as a picture has columns
 STRIP: Final = 0.22  # of a lane's height
 GAP: Final = 0.9  # of a lane's height, strip and cells together
 HELD: Final = "#9BC4E2"
@@ -32,30 +31,29 @@ STYLES: Final[dict[Phase, tuple[str, str, str]]] = {  # fill, hatch, name
 
 
 class Watch:
-    """Cells that each conversation holds, after every step."""
+    """Cells that each conversation holds, and since when."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
         self.cells: list[dict[str, int]] = []
 
     def __call__(self, now: float, scheduler: Scheduler) -> None:
-        self.times.append(now)
-        self.cells.append({s.label: len(s.table) * PAGE_CELLS for s in scheduler.slots if s})
+        cells = {s.label: len(s.table) * PAGE_CELLS for s in scheduler.slots if s}
+        if self.times and self.times[-1] == now:
+            self.times.pop()
+            self.cells.pop()
+        if not self.cells or self.cells[-1] != cells:
+            self.times.append(now)
+            self.cells.append(cells)
 
     def held(self, label: str) -> list[int]:
         return [cells.get(label, 0) for cells in self.cells]
-
-    def thin(self) -> None:
-        """Keep no more samples than can be seen."""
-        every = max(1, len(self.times) // SAMPLES)
-        self.times, self.cells = self.times[::every], self.cells[::every]
 
 
 def draw(scenario: Scenario, requests: tuple[Request, ...], costs: CostModel, path: Path) -> None:
     """Run it once more and draw what happened. Raises ConfigError."""
     watch = Watch()
     run = Simulation(scenario, requests, costs, watch).run()
-    watch.thin()
     lanes: dict[int, list[Timeline]] = {}
     for timeline in run.timelines:
         lanes.setdefault(timeline.conversation, []).append(timeline)
@@ -72,7 +70,7 @@ def draw(scenario: Scenario, requests: tuple[Request, ...], costs: CostModel, pa
 
 def _total(axis: Axes, scenario: Scenario, watch: Watch) -> None:
     held = [sum(cells.values()) for cells in watch.cells]
-    axis.fill_between(watch.times, held, step="pre", color=HELD, linewidth=0)
+    axis.fill_between(watch.times, held, step="post", color=HELD, linewidth=0)
     axis.axhline(scenario.ctx_size, color="#000000", linewidth=0.8, linestyle="--")
     axis.set_ylim(0, 1.15 * max(scenario.ctx_size, *held))
     axis.set_ylabel("cells held", fontsize=9)
@@ -94,7 +92,7 @@ def _lane(
     held = watch.held(str(conversation))
     base = line + 1 - STRIP  # the axis counts downwards
     tops = [base - (GAP - STRIP) * cells / most for cells in held]
-    axis.fill_between(watch.times, base, tops, step="pre", color=HELD, linewidth=0)
+    axis.fill_between(watch.times, base, tops, step="post", color=HELD, linewidth=0)
     for timeline in turns:
         for phase, start, end in timeline.spans():
             fill, hatch, _ = STYLES[phase]

@@ -118,10 +118,10 @@ def _names(group: Sequence[Cell], cells: Sequence[Cell]) -> list[str]:
 
 def _load_title(group: Sequence[Cell], cells: Sequence[Cell]) -> str:
     scenario = group[0].scenario
-    count = len(group[0].runs)
     return (
         f"{scenario.workload}, {scenario.arrivals}: {scenario.chats or 'as many'} chats, "
-        f"{scenario.ctx_size:,} cells, {scenario.parallel} slots; {count} seed{'s'[: count > 1]}"
+        f"{scenario.ctx_size:,} cells, {scenario.parallel} slots; "
+        f"seeds: {len(group[0].runs)}"
     )
 
 

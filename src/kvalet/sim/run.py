@@ -53,7 +53,7 @@ class Simulation:
         costs: CostModel,
         watch: Callable[[float, Scheduler], None] = lambda now, scheduler: None,
     ) -> None:
-        """`watch` sees the time and the scheduler after every step."""
+        """`watch` sees the time and the scheduler after every plan and every commit."""
         info = EngineInfo(
             scenario.num_pages, costs.page_bytes, num_vocab=1, max_step_tokens=512, fingerprint=ROOT
         )
@@ -115,6 +115,7 @@ class Simulation:
         started = self._engine.now
         plan = self.scheduler.plan(started)
         self._note_phases(started)
+        self._watch(started, self.scheduler)
         num_referenced = self.scheduler.pool.num_referenced
         outcome = self._engine.execute(plan)
         self.scheduler.commit(plan, outcome)

@@ -12,7 +12,7 @@ class Phase(Enum):
     RUNNING = "running"
     PARKING = "parking"  # its pages go out
     PARKED = "parked"
-    RESTORING = "restoring"  # its pages come in
+    RESTORING = "restoring"  # its pages come in, also a new one's that are found by name
     REPLAYING = "replaying"
 
 
@@ -26,7 +26,6 @@ PHASES = {
     Status.RESTORING: Phase.RESTORING,
     Status.REPLAY: Phase.REPLAYING,
 }
-AWAY = (Phase.PARKING, Phase.PARKED, Phase.RESTORING, Phase.REPLAYING)  # its client gets nothing
 
 
 @dataclass(slots=True)
@@ -59,14 +58,19 @@ class Timeline:
 
     @property
     def queued_s(self) -> float:
-        """Until it came in first."""
-        return sum(end - start for phase, start, end in self.spans() if phase is Phase.WAITING)
+        """Until it first computed."""
+        starts = (start for phase, start, _ in self.spans() if phase is Phase.RUNNING)
+        return next(starts, self.end_s or self.arrival_s) - self.arrival_s
 
     @property
     def longest_wait_s(self) -> float:
         """From a park until it generates again, the longest."""
-        longest = away_s = 0.0
+        longest, parked_at = 0.0, None
         for phase, start, end in self.spans():
-            away_s = away_s + end - start if phase in AWAY else 0.0
-            longest = max(longest, away_s)
+            if phase in (Phase.WAITING, Phase.RUNNING):
+                parked_at = None
+            elif phase in (Phase.PARKING, Phase.PARKED) and parked_at is None:
+                parked_at = start
+            if parked_at is not None:
+                longest = max(longest, end - parked_at)
         return longest

@@ -63,7 +63,7 @@ def heavy(random: Random, lengths: Lengths) -> list[Turn]:
     """Many short answers and a few very long ones, which the client's limit does not tell apart;
     prompts likewise."""
     num_prompt = SHORTEST_PROMPT + round(random.lognormvariate(4.6, 1.0))
-    num_output = max(1, round(lengths.num_tokens / 3 * random.paretovariate(1.3)))
+    num_output = round(lengths.num_tokens / 3 * random.paretovariate(1.3))
     return [Turn(num_prompt, num_output, 4 * lengths.num_tokens)]
 
 
@@ -132,7 +132,7 @@ def _requests(
         if room < turn.num_output and index:
             return
         num_prompt = min(num_before + turn.num_new, lengths.n_ctx - 1)
-        num_output = min(turn.num_output, lengths.n_ctx - num_prompt)
-        max_tokens = max(num_output, min(turn.max_tokens, lengths.n_ctx - num_prompt))
+        num_output = min(max(1, turn.num_output), lengths.n_ctx - num_prompt)
+        max_tokens = min(max(num_output, turn.max_tokens), lengths.n_ctx - num_prompt)
         yield Request(conversation, arrival_s, num_prompt, num_output, max_tokens, turn.pause_s)
         num_before = num_prompt + num_output

@@ -81,9 +81,9 @@ def _pictures(options: Options) -> list[Picture]:
         return []
     try:
         from kvalet.sim import gantt, plot
-    except ModuleNotFoundError as error:
+    except ModuleNotFoundError:
         raise ConfigError(
-            f"--plot and --timeline need {error.name}: pip install 'kvalet[plot]'"
+            "--plot and --timeline need matplotlib: pip install 'kvalet[plot]'"
         ) from None
     pictures: list[Picture] = []
     if options.plot is not None:

@@ -1,0 +1,123 @@
+"""A fit finds the costs that made a record."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kvalet.errors import ConfigError
+from kvalet.sim.calibration import StepRecord, fit, load
+from kvalet.sim.costs import CostModel
+from kvalet.sim.work import StepWork
+
+TRUE = CostModel(
+    step_s=3e-3,
+    decode_row_s=5e-3,
+    decode_cell_s=2e-6,
+    prefill_row_s=1e-3,
+    prefill_cell_s=7e-7,
+    beside_share=0.4,
+    host_s=8e-4,
+    host_row_s=2e-4,
+    page_out_s=2e-4,
+    page_in_s=3e-4,
+)
+NAMES = [name for name in asdict(TRUE) if name not in ("page_bytes", "source")]
+
+
+def _steps(count: int, *, copying: bool = True, noise: float = 0.0) -> list[StepRecord]:
+    """As the cost model has it. Every twelfth step begins a copy, out and in by turns, that runs
+    for three steps and lands in the last."""
+    random = Random(5)
+    found: list[StepRecord] = []
+    for index in range(count):
+        copies, turn = divmod(index, 12)
+        pages = (9 + 4 * (copies % 5), 0) if copies % 2 else (0, 16 + 3 * (copies % 5))
+        copy_s = (pages[0] * TRUE.page_out_s + pages[1] * TRUE.page_in_s) / 3
+        found.append(
+            _step(
+                random,
+                copy_s if copying and turn < 3 else 0.0,
+                pages if copying and turn == 2 else (0, 0),
+                1 + noise * random.uniform(-1, 1),
+            )
+        )
+    return found
+
+
+def _step(random: Random, copy_s: float, landed: tuple[int, int], factor: float) -> StepRecord:
+    chats, prompts = random.randint(1, 4), random.choice((0, 0, 0, 1))
+    rows = prompts * random.randint(2, 400)
+    depth = sum(random.randint(100, 1500) for _ in range(chats))
+    work = StepWork(chats, depth, rows, rows * random.randint(10, 900))
+    compute_s = factor * (TRUE.compute_s(work) + TRUE.beside_share * copy_s)
+    sequences = chats + prompts
+    return StepRecord(
+        sequences=sequences,
+        decode_rows=work.decode_rows,
+        decode_depth=work.decode_depth,
+        prefill_rows=work.prefill_rows,
+        prefill_depth=work.prefill_depth,
+        compute_s=compute_s,
+        step_s=compute_s + TRUE.outside_s(sequences),
+        pages_out=landed[0],
+        pages_in=landed[1],
+        copy_s=copy_s,
+    )
+
+
+def test_known_costs_are_recovered() -> None:
+    found = fit(_steps(400), "a record")
+    for name in NAMES:
+        assert getattr(found.costs, name) == pytest.approx(getattr(TRUE, name), rel=1e-6), name
+    assert found.kept == ()
+    assert found.costs.source == "a record, 400 steps"
+    assert [item.what for item in found.residuals] == ["compute", "step", "copies"]
+    assert all(item.p90 < 1e-6 for item in found.residuals)
+
+
+def test_noise_is_averaged_out_and_reported() -> None:
+    found = fit(_steps(3000, noise=0.2), "a record")
+    for name in ("step_s", "decode_row_s", "decode_cell_s", "prefill_row_s"):
+        assert getattr(found.costs, name) == pytest.approx(getattr(TRUE, name), rel=0.15), name
+    compute = found.residuals[0]
+    assert 0.08 < compute.median < 0.12  # uniform up to 20 %
+    assert 0.16 < compute.p90 < 0.20
+    assert compute.total == pytest.approx(1.0, abs=0.01)
+
+
+def test_what_was_not_recorded_keeps_its_default() -> None:
+    found = fit(_steps(400, copying=False), "a record")
+    assert found.kept == ("beside_share", "page_out_s", "page_in_s")
+    assert found.costs.page_out_s == CostModel().page_out_s
+    assert found.costs.decode_row_s == pytest.approx(TRUE.decode_row_s)
+
+
+def test_a_cost_is_never_negative() -> None:
+    steps = [
+        StepRecord(1 + i % 4, 1 + i % 4, 100 * (i % 7), 0, 0, 0.01 - 1e-4 * (i % 7), 0.02)
+        for i in range(100)
+    ]
+    costs = fit(steps, "a record").costs
+    assert costs.decode_cell_s == 0
+    assert min(getattr(costs, name) for name in NAMES) >= 0
+
+
+def test_a_record_of_one_kind_of_step_is_refused() -> None:
+    steps = [StepRecord(4, 4, 400 + i, 0, 0, 0.02, 0.03) for i in range(50)]
+    with pytest.raises(ConfigError, match=r"does not tell step_s, decode_row_s.* apart"):
+        fit(steps, "a record")
+    with pytest.raises(ConfigError, match="there is no step in it"):
+        fit([], "a record")
+
+
+def test_a_record_is_read_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    steps = _steps(3)
+    path.write_text("".join(json.dumps(asdict(step)) + "\n" for step in steps))
+    assert load(path) == steps
+    path.write_text(json.dumps({**asdict(steps[0]), "step_s": None}) + "\n")
+    with pytest.raises(ConfigError, match=r"record\.jsonl, line 1: step_s: "):
+        load(path)

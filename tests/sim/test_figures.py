@@ -1,0 +1,32 @@
+"""Numbers of runs, and how cells are compared."""
+
+from math import sqrt
+
+import pytest
+
+from kvalet.sim.figures import Spread, percentile, ratio
+
+
+def test_percentile_is_a_value_that_occurred() -> None:
+    assert percentile([5.0, 1.0, 3.0], 95) == 5.0
+    assert percentile([float(value) for value in range(1, 101)], 95) == 95.0
+    assert percentile([2.0], 95) == 2.0
+
+
+def test_spread_is_between_seeds() -> None:
+    assert Spread.of([1.0, 2.0, 3.0]) == Spread(2.0, 1.0)
+    assert Spread.of([4.0]) == Spread(4.0, 0.0)
+
+
+def test_a_ratio_is_as_sure_as_its_seeds_agree() -> None:
+    loads = [10.0, 20.0, 60.0]
+    twice = ratio([20.0, 40.0, 120.0], loads)
+    assert twice is not None
+    assert (twice.mean, twice.sd) == pytest.approx((2.0, 0.0))
+    uneven = ratio([1.0, 3.0], [2.0, 2.0])
+    assert uneven is not None
+    assert (uneven.mean, uneven.sd) == pytest.approx((1.0, sqrt(2) / sqrt(2) / 2))
+
+
+def test_there_is_no_multiple_of_nothing() -> None:
+    assert ratio([1.0, 2.0], [0.0, 0.0]) is None

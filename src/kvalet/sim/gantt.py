@@ -11,6 +11,7 @@ from kvalet.core.plan import PAGE_CELLS
 from kvalet.core.scheduler import Scheduler
 from kvalet.sim.costs import CostModel
 from kvalet.sim.plot import save
+from kvalet.sim.report import load_name
 from kvalet.sim.run import Run, Simulation
 from kvalet.sim.scenario import Scenario
 from kvalet.sim.timeline import Phase, Timeline
@@ -142,7 +143,7 @@ def _bare(axis: Axes) -> None:
 
 def _title(scenario: Scenario, run: Run) -> str:
     return (
-        f"{scenario.workload}, {scenario.arrivals}; {scenario.preempt_policy}, "
-        f"{scenario.preempt_resume}: {run.counters.n_preempt} parks, "
+        f"{load_name(scenario)}; {scenario.preempt_policy}, {scenario.preempt_resume}: "
+        f"{run.counters.n_preempt} parks, "
         f"{run.end_s - run.start_s:.1f} s"
     )

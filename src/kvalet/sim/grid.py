@@ -2,6 +2,7 @@
 many there are."""
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -78,5 +79,9 @@ def _map(run_one: Callable[[Task], Figures], tasks: list[Task], jobs: int) -> It
         yield from map(run_one, tasks)
         return
     context = multiprocessing.get_context("spawn")  # the same on every system
-    with context.Pool(jobs) as pool:
+    with context.Pool(jobs, _leave_interrupts_to_the_parent) as pool:
         yield from pool.imap(run_one, tasks)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -178,7 +178,7 @@ def _scenarios(args: argparse.Namespace) -> Iterator[Scenario]:
     for values in itertools.product(*lists):
         fields: dict[str, Any] = dict(zip((axis.field for axis in AXES), values, strict=True))
         if args.trace:
-            fields.update(workload=args.trace.name, arrivals="as recorded", chats=0)
+            fields.update(workload=args.trace.name)
         if fields["preempt_low"] >= fields["preempt_high"]:
             low, high = fields["preempt_low"], fields["preempt_high"]
             raise ConfigError(f"--preempt-low {low} must be below --preempt-high {high}")

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from kvalet.errors import ConfigError
 from kvalet.sim.figures import Spread, ratio
 from kvalet.sim.grid import Cell, baseline_of
-from kvalet.sim.report import label, varying
+from kvalet.sim.report import label, load_name, varying
 from kvalet.sim.scenario import LOAD_FIELDS
 
 COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
@@ -39,7 +39,7 @@ def compare(cells: Sequence[Cell], path: Path) -> None:
     figure = Figure(figsize=(2.4 + 2.5 * len(PANELS), height), layout="constrained", dpi=150)
     rows = figure.subfigures(len(loads), 1, squeeze=False)[:, 0]
     for row, group in zip(rows, per_load, strict=True):
-        row.suptitle(_load_title(group, cells), fontsize=10, x=0.01, ha="left", fontweight="bold")
+        row.suptitle(_load_title(group), fontsize=10, x=0.01, ha="left", fontweight="bold")
         axes = row.subplots(1, len(PANELS), sharey=True, squeeze=False)[0]
         for axis, (name, title, unit, digits) in zip(axes, PANELS, strict=True):
             _panel(axis, group, name)
@@ -116,11 +116,10 @@ def _names(group: Sequence[Cell], cells: Sequence[Cell]) -> list[str]:
     return [_key(cell, names) or cell.scenario.preempt_policy for cell in group]
 
 
-def _load_title(group: Sequence[Cell], cells: Sequence[Cell]) -> str:
+def _load_title(group: Sequence[Cell]) -> str:
     scenario = group[0].scenario
     return (
-        f"{scenario.workload}, {scenario.arrivals}: {scenario.chats or 'as many'} chats, "
-        f"{scenario.ctx_size:,} cells, {scenario.parallel} slots; "
+        f"{load_name(scenario)}; {scenario.ctx_size:,} cells, {scenario.parallel} slots; "
         f"seeds: {len(group[0].runs)}"
     )
 

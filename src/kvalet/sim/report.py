@@ -13,6 +13,7 @@ from kvalet.sim.costs import CostModel
 from kvalet.sim.figures import NAMES, Spread, ratio
 from kvalet.sim.grid import Cell, baseline_of
 from kvalet.sim.scenario import Scenario
+from kvalet.sim.workloads import WORKLOADS
 
 COMPARED = ("makespan_s", "mean_completion_s", "longest_wait_s")
 DIGITS = 6  # after the point, in JSON and CSV
@@ -34,6 +35,13 @@ def label(field: str, value: object) -> str:
     return "default" if value is None else show(value)
 
 
+def load_name(scenario: Scenario) -> str:
+    """What is asked for; of a trace, its file's name."""
+    if scenario.workload not in WORKLOADS:
+        return scenario.workload
+    return f"{scenario.chats} chats, {scenario.workload}, {scenario.arrivals}"
+
+
 def varying(cells: Sequence[Cell]) -> list[str]:
     """Fields of the scenarios that differ between cells."""
     rows = [asdict(cell.scenario) for cell in cells]
@@ -44,7 +52,9 @@ def common(cells: Sequence[Cell]) -> str:
     """What all cells have in common, where it matters to a reader."""
     differing, scenario = varying(cells), cells[0].scenario
     default = asdict(Scenario())
-    always = ("workload", "arrivals", "chats", "tokens", "ctx_size", "parallel")
+    always = ["workload", "ctx_size", "parallel"]
+    if scenario.workload in WORKLOADS:  # and not a trace
+        always += ["arrivals", "chats", "tokens"]
     parts = [
         f"{name.replace('_', ' ')} {label(name, value)}"
         for name, value in asdict(scenario).items()

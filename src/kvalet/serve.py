@@ -42,7 +42,6 @@ MIN_SHIFT_CTX = 64  # cells: a page to keep and one to forget
 MIB = 1 << 20
 
 LOOKAHEAD_STEPS = 8  # while copies run beside steps (SPEC P1)
-UNLIMITED_PAGES = 1 << 40  # more than any disk holds
 
 logger = logging.getLogger(__name__)
 
@@ -132,8 +131,12 @@ def _start_engine(
         async_copies=config.preempt_async,
         disk_dir=_folder(config.preempt_disk),
     )
-    if config.exact == "on":
-        _require_exact(engine.info)
+    try:
+        if config.exact == "on":
+            _require_exact(engine.info)
+    except ConfigError:
+        engine.close()
+        raise
     scheduling = scheduler_config(config, n_ctx, engine.info.page_bytes)
     vocabulary = Vocabulary(tokenizer.token_bytes, frozenset(tokenizer.eog_ids))
     service = Service(engine, scheduling, vocabulary, check_every_step=config.check)
@@ -185,11 +188,8 @@ def _pages(budget_mib: int, page_bytes: int) -> int | None:
     return None if budget_mib == UNLIMITED else budget_mib * MIB // page_bytes
 
 
-def _disk_pages(config: ServeConfig, page_bytes: int) -> int:
-    if config.preempt_disk is None:
-        return 0
-    limit = _pages(config.preempt_disk_limit, page_bytes)
-    return UNLIMITED_PAGES if limit is None else limit
+def _disk_pages(config: ServeConfig, page_bytes: int) -> int | None:
+    return _pages(config.preempt_disk_limit, page_bytes) if config.preempt_disk else 0
 
 
 def context(config: ServeConfig, n_ctx_train: int) -> int:
@@ -240,4 +240,4 @@ def props(info: EngineInfo, scheduling: SchedulerConfig) -> dict[str, object]:
 
 def _in_bytes(num_pages: int | None, page_bytes: int) -> int | None:
     """None: no limit."""
-    return None if num_pages is None or num_pages == UNLIMITED_PAGES else num_pages * page_bytes
+    return None if num_pages is None else num_pages * page_bytes

@@ -1,6 +1,5 @@
 """What the scheduler reports: what happened to sequences, and totals."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -78,14 +77,13 @@ class Counters:
         self.parked_pages += num_held
         self.parked_pages_mirrored += num_held - num_copied
 
-    def count_copies(self, transfers: Iterable[AnyTransfer]) -> None:
-        """State files are not counted: nobody is parked or resumed by them."""
-        for transfer in transfers:
-            if not isinstance(transfer, Transfer):
-                continue
-            if transfer.direction is Direction.IN:
-                self.pages_in += len(transfer.moves)
-            elif transfer.seq_id is None:
-                self.pages_mirrored += len(transfer.moves)
-            else:
-                self.pages_out += len(transfer.moves)
+    def count_copy(self, transfer: AnyTransfer) -> None:
+        """One that has landed. State files are not counted: nobody is parked or resumed by them."""
+        if not isinstance(transfer, Transfer):
+            return
+        if transfer.direction is Direction.IN:
+            self.pages_in += len(transfer.moves)
+        elif transfer.seq_id is None:
+            self.pages_mirrored += len(transfer.moves)
+        else:
+            self.pages_out += len(transfer.moves)

@@ -25,7 +25,7 @@ class SchedulerConfig:
     context_shift: bool = False  # sequences shift at n_ctx instead of ending there
     starved_after: int = 3  # parks after which a sequence is passed over while others exist
     host_budget_pages: int | None = None  # RAM for parked sequences; None: no limit
-    disk_budget_pages: int = 0  # disk for those that do not fit there
+    disk_budget_pages: int | None = 0  # disk for those that do not fit there
     cache_budget_pages: int | None = 0  # RAM for pages outside the pool that nobody needs now
     mirror: bool = False  # copy pages to the host ahead of a park
     preempt_every: int = 0  # test knob: park every N generated tokens; 0: off

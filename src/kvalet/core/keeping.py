@@ -4,12 +4,12 @@ For an agent between two tool calls: its pages leave the pool to others and stay
 are asked back, used by the next request, or their time is over. Then they are cache like any other.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from kvalet.core.pages import PagePool
-from kvalet.core.parking import Parking
-from kvalet.core.plan import PageId, SlotId
+from kvalet.core.parking import Parking, Place
+from kvalet.core.plan import PageId, SlotId, Tier
 from kvalet.core.sequence import Sequence
 from kvalet.core.store import HostPage, HostStore
 from kvalet.core.transfers import Transfers
@@ -19,9 +19,16 @@ from kvalet.errors import Conflict
 @dataclass(slots=True, eq=False)
 class Kept:
     seq: Sequence
-    host_pages: list[HostPage]
+    host_pages: dict[int, HostPage]  # by index
     timeout_s: float
     until: float | None = None  # seconds; counted from the first plan that sees it
+
+    @property
+    def is_used(self) -> bool:
+        """By a request that goes on with most of it; one that shares only its beginning is
+        somebody else's."""
+        num_used = sum(host.is_used for host in self.host_pages.values())
+        return 2 * num_used > len(self.host_pages) or not self.host_pages
 
 
 class Keeping:
@@ -42,29 +49,51 @@ class Keeping:
     def keep(self, slot: SlotId, seq: Sequence, timeout_s: float) -> None:
         """Move the named pages of ended `seq` to the store. Raises Conflict if there are none, if
         they are kept already, or if the budget does not hold them."""
-        pages = self._pages_of(seq)
-        if slot in self._kept or not pages:
+        before = self._kept.get(slot)
+        places = self._parking.places_of_ended(seq)
+        if not places or (before is not None and before.seq is seq):
             raise Conflict(f"slot {slot} is idle and has nothing to park")
-        kept = self._kept[slot] = self.pin(seq, len(pages), timeout_s)
+        tier = self._tier_for(seq, len(places))
+        places = _to_pin(places, tier)
+        kept = self._pin(seq, range(len(places)), tier, timeout_s)
+        self.adopt(slot, kept)
+        pairs = [
+            (place, kept.host_pages[index])
+            for index, place in enumerate(places)
+            if not isinstance(place, HostPage)
+        ]
         self._transfers.copy_out(
             seq,
-            zip(pages, kept.host_pages, strict=True),
-            lambda: self._copied_out(slot, kept, pages),
-            lambda: self._let_go(slot, kept),
+            pairs,
+            lambda: self._copied_out(slot, kept),
+            lambda: self._give_up(slot, kept),
         )
 
-    def pin(self, seq: Sequence, num_pages: int, timeout_s: float) -> Kept:
-        """Places in the store for the first pages of ended `seq`. Raises Conflict if the budget
-        does not hold them."""
-        names = [seq.name_of(index, self._parking.root) for index in range(num_pages)]
-        tier = self._store.tier_for(names)
-        if tier is None:
-            raise Conflict(f"the host memory budget does not hold {num_pages} pages more")
-        hosts = [self._store.pin(name, seq.page_tokens(i), tier) for i, name in enumerate(names)]
-        for host in hosts:
-            host.is_used = False
-        kept = Kept(seq, hosts, timeout_s)
+    def pin_for_file(self, seq: Sequence, num_pages: int, timeout_s: float) -> Kept:
+        """Places for the first pages of `seq`, to be read from a file. If that means the disk, what
+        is cached in RAM stays there: the file has not proven yet that it can replace it. Raises
+        Conflict if the budget does not hold them."""
+        tier = self._tier_for(seq, num_pages)
+        indices = range(num_pages)
+        if tier is Tier.DISK:
+            return self._pin(
+                seq, [i for i in indices if not self._is_cached(seq, i)], tier, timeout_s
+            )
+        return self._pin(seq, indices, tier, timeout_s)
+
+    def _is_cached(self, seq: Sequence, index: int) -> bool:
+        name = seq.name_of(index, self._parking.root)
+        host = self._store.find(name, seq.page_tokens(index))
+        return host is not None and not host.num_pins
+
+    def _pin(self, seq: Sequence, indices: Iterable[int], tier: Tier, timeout_s: float) -> Kept:
+        kept = Kept(seq, {}, timeout_s)
         self._pinning[kept] = None
+        for index in indices:
+            name = seq.name_of(index, self._parking.root)
+            kept.host_pages[index] = self._store.pin(name, seq.page_tokens(index), tier)
+        for host in kept.host_pages.values():
+            host.is_used = False
         return kept
 
     def adopt(self, slot: SlotId, kept: Kept) -> None:
@@ -75,7 +104,7 @@ class Keeping:
     def drop(self, kept: Kept) -> None:
         """In reverse: of a chain that becomes cache, the end makes room first."""
         del self._pinning[kept]
-        for host in reversed(kept.host_pages):
+        for host in reversed(kept.host_pages.values()):
             self._store.unpin(host)
 
     def bring_back(self, slot: SlotId) -> None:
@@ -83,20 +112,24 @@ class Keeping:
         kept = self._kept.get(slot)
         if kept is None:
             raise Conflict(f"slot {slot} is idle and nothing of it is parked")
+        found = {index: self._parking.find(kept.seq, index) for index in kept.host_pages}
+        there = [page for page in found.values() if page is not None]
+        for page in there:  # held: taking pages evicts cached ones
+            self._pool.hold(page)
         wanted = [
             (index, host)
-            for index, host in enumerate(kept.host_pages)
-            if host.is_landed and self._parking.find(kept.seq, index) is None
+            for index, host in kept.host_pages.items()
+            if host.is_landed and found[index] is None
         ][: self._pool.num_clear]
-        indexed = [(index, self._pool.take(), host) for index, host in wanted]
-        if indexed:
+        copied = [(index, self._pool.take(), host) for index, host in wanted]
+        if copied:
             self._transfers.copy_in(
                 kept.seq,
-                [(page, host) for _, page, host in indexed],
-                lambda: self._into_cache(kept.seq, [(i, page) for i, page, _ in indexed]),
+                [(page, host) for _, page, host in copied],
+                lambda: self._into_cache(kept.seq, copied),
                 lambda: None,
             )
-            self._pool.release_all([page for _, page, _ in indexed])
+        self._pool.release_all([*there, *(page for _, page, _ in copied)])
         self.forget(slot)
 
     def forget(self, slot: SlotId) -> None:
@@ -109,38 +142,51 @@ class Keeping:
         for slot, kept in list(self._kept.items()):
             if kept.until is None:
                 kept.until = now + kept.timeout_s
-            is_used = any(host.is_used for host in kept.host_pages)
-            if is_used or now >= kept.until:
+            if kept.is_used or now >= kept.until:
                 self.forget(slot)
 
     def pins(self) -> Iterator[HostPage]:
         """Pages of the host store that idle slots need."""
         for kept in self._pinning:
-            yield from kept.host_pages
+            yield from kept.host_pages.values()
 
-    def _pages_of(self, seq: Sequence) -> list[PageId]:
-        """Its first pages that are in the pool."""
-        places = self._parking.places_of_ended(seq)
-        in_store = next((i for i, p in enumerate(places) if isinstance(p, HostPage)), len(places))
-        return [place for place in places[:in_store] if not isinstance(place, HostPage)]
+    def _tier_for(self, seq: Sequence, num_pages: int) -> Tier:
+        """Raises Conflict."""
+        names = [seq.name_of(index, self._parking.root) for index in range(num_pages)]
+        tier = self._store.tier_for(names)
+        if tier is None:
+            raise Conflict(f"the host memory budget does not hold {num_pages} pages more")
+        return tier
 
-    def _copied_out(self, slot: SlotId, kept: Kept, pages: list[PageId]) -> None:
+    def _copied_out(self, slot: SlotId, kept: Kept) -> None:
         """Those that are in the store and that nobody uses leave the pool; none of them does if
         they were asked back meanwhile."""
         if self._kept.get(slot) is not kept:
             return
-        for index, (page, host) in enumerate(zip(pages, kept.host_pages, strict=True)):
-            is_it = self._parking.find(kept.seq, index) == page
-            if is_it and host.is_landed and self._transfers.num_sharing(page) == 0:
+        for index, host in kept.host_pages.items():
+            page = self._parking.find(kept.seq, index)
+            if page is not None and host.is_landed and not self._transfers.num_sharing(page):
                 self._pool.forget(page)
 
-    def _let_go(self, slot: SlotId, kept: Kept) -> None:
+    def _give_up(self, slot: SlotId, kept: Kept) -> None:
         """Its copy failed: what it has is still in the pool."""
         if self._kept.get(slot) is kept:
             self.forget(slot)
 
-    def _into_cache(self, seq: Sequence, copied: list[tuple[int, PageId]]) -> None:
-        for index, page in copied:
+    def _into_cache(self, seq: Sequence, copied: list[tuple[int, PageId, HostPage]]) -> None:
+        """What was erased meanwhile is not to be found again."""
+        for index, page, host in copied:
             name = self._parking.name(seq, index)
-            if name is not None and self._parking.find(seq, index) is None:
+            if name is not None and host.is_landed and self._parking.find(seq, index) is None:
                 self._pool.publish(page, name, seq.page_tokens(index))
+
+
+def _to_pin(places: list[Place], tier: Tier) -> list[Place]:
+    """What RAM has and the pool has not cannot be copied to disk: the chain ends there."""
+    if tier is Tier.RAM:
+        return places
+    end = next(
+        (i for i, p in enumerate(places) if isinstance(p, HostPage) and p.tier is Tier.RAM),
+        len(places),
+    )
+    return places[:end]

@@ -21,6 +21,7 @@ from kvalet.core.transfers import Pair, Transfers
 
 CLEAR_PERCENT: Final = 25  # of the pool; below it the pages of running chats are copied ahead
 PORTION: Final = 8  # pages copied at once, about what a copier moves beside one step
+LOOKS: Final = 64  # at cached pages of the host store, for one that may make room
 
 Page: TypeAlias = tuple[PageId, PageName, tuple[int, ...]]
 
@@ -46,13 +47,13 @@ class Mirroring:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to copy although nobody computes."""
-        self._left_behind.update(dict.fromkeys(self._pool.take_newly_cached()))
-        return bool(self._left_behind) and self._has_room()
+        """Whether there is something to look at although nobody computes."""
+        self._collect()
+        return bool(self._left_behind)
 
     def run(self) -> None:
         """Start the next portion, if there is a use for it and no copy under way."""
-        self._left_behind.update(dict.fromkeys(self._pool.take_newly_cached()))
+        self._collect()
         if self._transfers.is_in_flight:
             return
         pairs: list[Pair] = []
@@ -65,23 +66,33 @@ class Mirroring:
                 self._store.lose(host)
             raise
 
+    def _collect(self) -> None:
+        self._left_behind.update(dict.fromkeys(self._pool.take_newly_cached()))
+
     def _choose(self, pairs: list[Pair]) -> None:
         """Pages, with the places that they are to be copied to."""
-        for page, name, tokens in self._candidates():
-            if len(pairs) == PORTION or not self._has_room():
+        candidates = self._candidates()
+        while len(pairs) < PORTION:
+            page, name, tokens = next(candidates, (None, None, ()))
+            if page is None or name is None:
+                return
+            if self._store.has(name):
+                continue
+            if not self._make_room():
                 return
             host = self._store.add_cached(name, list(tokens))
             if host is not None:
                 pairs.append((page, host))
 
     def _candidates(self) -> Iterator[Page]:
-        """Each is given once: what is copied in vain is not tried again."""
+        """Each is given once: one that there is no room for, or that is copied in vain, is not
+        tried again."""
         while self._left_behind:
             page = next(iter(self._left_behind))
+            del self._left_behind[page]
             cached = self._pool.cached_as(page)
             if cached is not None:
                 yield (page, *cached)
-            del self._left_behind[page]
         if 100 * self._pool.num_clear < CLEAR_PERCENT * self._pool.num_pages:
             yield from self._likely_victims()
 
@@ -96,18 +107,22 @@ class Mirroring:
         """Those that are full, named, and not looked at before."""
         while seq.num_mirrored < seq.num_computed // PAGE_CELLS:
             index = seq.num_mirrored
+            seq.num_mirrored += 1
             name = self._parking.name(seq, index)
             if name is not None and self._pool.is_named(seq.table[index]):
                 yield seq.table[index], name, tuple(seq.page_tokens(index))
-            seq.num_mirrored += 1
 
-    def _has_room(self) -> bool:
-        """Whether the cache takes one more page, without giving up one that mirrors the pool's:
-        those would only take each other's place in turn."""
-        if not self._store.is_cache_full:
-            return True
-        oldest = self._store.oldest
-        if oldest is None or isinstance(oldest.key, tuple) or self._pool.has(oldest.key):
-            return False
-        self._store.lose(oldest)
-        return not self._store.is_cache_full
+    def _make_room(self) -> bool:
+        """For one more page in the cache, without giving up one that mirrors the pool's: those
+        would only take each other's place in turn."""
+        for _ in range(LOOKS):
+            oldest = self._store.oldest
+            if not self._store.is_cache_full:
+                return True
+            if oldest is None:
+                return False
+            if isinstance(oldest.key, bytes) and self._pool.has(PageName(oldest.key)):
+                self._store.touch(oldest)
+            else:
+                self._store.lose(oldest)
+        return False

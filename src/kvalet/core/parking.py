@@ -66,9 +66,13 @@ class Parking:
         """Whether `seq` can go on: all of its state is to be had, or can be computed again."""
         return seq.can_replay or self.entry(seq).num_to_compute <= seq.num_pending
 
+    def has_failed(self, seq: Sequence) -> bool:
+        """Whether a copy of its failed since it last came in or got out."""
+        return self._num_failed[seq.seq_id] > 0
+
     def is_failing(self, seq: Sequence) -> bool:
         """Whether it is in doubt that `seq`, which is parked, comes in again."""
-        return self._num_failed[seq.seq_id] > 0 or not self.can_restore(seq)
+        return self.has_failed(seq) or not self.can_restore(seq)
 
     def entry(self, seq: Sequence) -> Entry:
         """What bringing `seq` in would take."""
@@ -92,7 +96,11 @@ class Parking:
         seq.num_computed = self._cells_in(seq, places)
         if seq.status is Status.STARTED:
             seq.num_cached = seq.num_computed
+        is_new = seq.status is Status.STARTED
         seq.replay_until = max(seq.replay_until, before)
+        for index, place in enumerate(places):
+            if not isinstance(place, HostPage):
+                self._store.note_used(seq.name_of(index, self.root))
         for place in places:  # held first: taking fresh pages evicts cached ones
             if not isinstance(place, HostPage):
                 self._pool.hold(place)
@@ -112,7 +120,7 @@ class Parking:
             seq,
             copies,
             lambda: self._copied_in(seq, [page for page, _ in copies]),
-            lambda: self._copy_in_failed(seq, before),
+            lambda: self._copy_in_failed(seq, before, is_new),
         )
 
     def take_named(self, seq: Sequence) -> None:
@@ -158,7 +166,7 @@ class Parking:
         left = self._left.get(seq.seq_id)
         if left is not None:
             return sum(host.is_landed for host in left)
-        names = (self.name(seq, index) for index in range(seq.num_mirrored))
+        names = (self.name(seq, index) for index in range(seq.num_computed // PAGE_CELLS))
         return sum(name is not None and self._store.has(name) for name in names)
 
     def end(self, seq: Sequence) -> None:
@@ -196,7 +204,13 @@ class Parking:
         if name is None:
             return None
         page = self.find(seq, index)
-        return page if page is not None else self._store.find(name, seq.page_tokens(index))
+        if page is not None or self._is_store_broken(seq):
+            return page
+        return self._store.find(name, seq.page_tokens(index))
+
+    def _is_store_broken(self, seq: Sequence) -> bool:
+        """For one that could not be copied in often enough, and can be computed instead."""
+        return seq.can_replay and self._num_failed[seq.seq_id] >= COPY_TRIES
 
     def _cells_had(self, seq: Sequence) -> int:
         """Cells a parked sequence had computed; for a new one, those it may find by name."""
@@ -212,6 +226,7 @@ class Parking:
         if seq.status is not Status.PREEMPTING:
             return
         if all(host.is_landed for host in self._left[seq.seq_id]):
+            self._num_failed.pop(seq.seq_id, None)
             self._leave(seq)
         else:
             self._copy_out_failed(seq)
@@ -227,6 +242,7 @@ class Parking:
             return
         self._num_failed[seq.seq_id] += 1
         if seq.can_replay or self._num_failed[seq.seq_id] >= COPY_TRIES:
+            self._unpin_lost(seq)
             self._leave(seq)
         else:
             self._unpin_left(seq)
@@ -235,17 +251,20 @@ class Parking:
     def _copied_in(self, seq: Sequence, copied: list[PageId]) -> None:
         """Its copy in has landed: its pages may be found by name from now on."""
         if seq.status is Status.RESTORING:
+            new = set(copied)
             for index in range(seq.num_computed // PAGE_CELLS):
-                if seq.table[index] in copied:
+                if seq.table[index] in new:
                     self.publish(seq, index)
             self._take_part(seq)
 
-    def _copy_in_failed(self, seq: Sequence, num_computed: int) -> None:
+    def _copy_in_failed(self, seq: Sequence, num_computed: int, is_new: bool) -> None:
         """It keeps its place, is tried again, then replayed if it can be (SPEC P17)."""
         if seq.status is not Status.RESTORING:
             return
         self._pool.release_all(seq.table)
         seq.num_computed = num_computed
+        if is_new:
+            seq.num_cached = 0
         seq.move(Move.RESTORE_FAILED)
         self._num_failed[seq.seq_id] += 1
         if self._num_failed[seq.seq_id] >= COPY_TRIES and seq.can_replay:
@@ -254,10 +273,19 @@ class Parking:
     def _take_part(self, seq: Sequence) -> None:
         self._unpin_left(seq)
         self._num_failed.pop(seq.seq_id, None)
+        seq.failing_since = None
         if seq.num_computed < seq.replay_until:
             seq.move(Move.TO_REPLAY)
         else:
             seq.move(Move.TO_DECODE if seq.num_generated else Move.TO_PREFILL)
+
+    def _unpin_lost(self, seq: Sequence) -> None:
+        """From the first page on that did not get into the store: the rest is of no use."""
+        left = self._left[seq.seq_id]
+        num_kept = next((i for i, host in enumerate(left) if not host.is_landed), len(left))
+        for host in reversed(left[num_kept:]):
+            self._store.unpin(host)
+        del left[num_kept:]
 
     def _unpin_left(self, seq: Sequence) -> None:
         """In reverse: of a chain that becomes cache, the end makes room first."""

@@ -7,7 +7,8 @@ bytes of its pages, so whatever it needs to know is here.
 A step happens in this order: freed pages and places are forgotten, pages are copied before they
 are written, shifted keys are rotated, token rows are computed and their last rows drawn, transfers
 are started. Transfers run beside the steps that follow and land in the order in which they were
-started; those of an engine that copies synchronously land in their own step.
+started, those with state files whenever they are done; of an engine that copies synchronously all
+land in their own step.
 """
 
 from collections.abc import Mapping

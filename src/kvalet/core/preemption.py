@@ -135,7 +135,7 @@ class Preemption:
     def victim_key(self, seq: Sequence) -> tuple[object, ...]:
         """Passed over while another candidate exists: one that can only be copied and does not fit
         the budget, one parked often already, one part-way through a replay (SPEC P2, P7)."""
-        is_stuck = not seq.can_replay and self._parking.tier_for(seq) is None
+        is_stuck = not seq.can_replay and self._lacks_place(seq)
         is_starved = seq.num_preempts >= self._config.starved_after
         is_spared = is_starved or seq.status is Status.REPLAY
         return (is_stuck, is_spared, seq.priority, *self._victim_order(seq))
@@ -147,7 +147,7 @@ class Preemption:
     def _park(self, seq: Sequence, why: str) -> None:
         with self._guard(seq):
             tier, num_held, num_pages = self._parking.tier_for(seq), len(seq.table), 0
-            if tier is None and not seq.can_replay:
+            if not seq.can_replay and self._lacks_place(seq):
                 why += ", over the budget: it cannot be replayed"
                 tier = Tier.RAM
             if tier is None:
@@ -159,6 +159,10 @@ class Preemption:
             self._note_park(seq, mode)
             parked = Parked(mode, why, seq.num_computed, num_pages)
             self._changes.append(Change(seq.seq_id, ChangeKind.PREEMPTED, parked=parked))
+
+    def _lacks_place(self, seq: Sequence) -> bool:
+        """Whether the budgets do not hold it, or the place they name has just failed it."""
+        return self._parking.tier_for(seq) is None or self._parking.has_failed(seq)
 
     def _note_park(self, seq: Sequence, mode: ParkMode) -> None:
         self._counters.count_park(mode)

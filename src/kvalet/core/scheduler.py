@@ -7,7 +7,6 @@ parks, the line, rotation, context shifts, grants.
 
 from collections.abc import Callable, Collection, Iterator
 
-from kvalet.core import shift
 from kvalet.core.batcher import Batcher
 from kvalet.core.changes import Change, ChangeKind, Counters
 from kvalet.core.config import SchedulerConfig
@@ -18,10 +17,9 @@ from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
 from kvalet.core.plan import (
     PAGE_CELLS,
+    AnyTransfer,
     FinishReason,
     Grant,
-    PageCopy,
-    PageShift,
     Sampled,
     SeqId,
     SlotId,
@@ -32,6 +30,7 @@ from kvalet.core.plan import (
 )
 from kvalet.core.preemption import Preemption
 from kvalet.core.sequence import RUNNING, Move, Sequence, Status
+from kvalet.core.shifting import Shifting
 from kvalet.core.slots import Slots
 from kvalet.core.states import States
 from kvalet.core.store import HostStore
@@ -55,6 +54,9 @@ class Scheduler:
         self._parking = Parking(self.pool, self.store, self._transfers, root)
         self._keeping = Keeping(self.pool, self.store, self._transfers, self._parking)
         self._guard = Guard(self._taking_part, self._fail_planning)
+        self._shifting = Shifting(
+            config.n_ctx, self._slots, self.pool, self._transfers, self._guard
+        )
         self._batcher = Batcher(config, self.pool, self._parking, self._guard)
         self._preemption = Preemption(
             config,
@@ -79,7 +81,7 @@ class Scheduler:
             self._slots, self.pool, self.store, self._transfers, self._parking, self._keeping
         )
         self._is_mirroring = config.mirror
-        self.mirroring_fault: Exception | None = None  # what ended it
+        self._mirroring_fault: Exception | None = None  # what ended it
         self._step = 0
 
     @property
@@ -114,6 +116,11 @@ class Scheduler:
         """Pages of a live sequence's that the host store holds."""
         return self._parking.num_in_host(seq)
 
+    def take_mirroring_fault(self) -> Exception | None:
+        """Why there are no more copies ahead, told once."""
+        fault, self._mirroring_fault = self._mirroring_fault, None
+        return fault
+
     def take_changes(self) -> list[Change]:
         changes = list(self._changes)
         self._changes.clear()
@@ -139,17 +146,16 @@ class Scheduler:
         was_in_flight = self._transfers.is_in_flight
         self._slots.fill()
         self._keeping.forget_used(now)
-        self._charge_shifts()
+        self._shifting.charge()
         self._give_up_restores(now)
         with self._guard():
             self._preemption.run(now)
             self._fail_hopeless()
-        shifts, copies = self._shift_full()
+        shifts, copies = self._shifting.run(self._preemption.next_ticket())
         grants = tuple(self._grants())
         self._copy_ahead()
         self._step += 1
         transfers = self._transfers.take_started()
-        self.counters.count_copies(transfers)
         self.counters.n_steps_beside_copy += was_in_flight and bool(grants)
         sources = [copy.src for copy in copies]
         # Given up by its last holder in the step that copies it, a page is still read.
@@ -180,9 +186,12 @@ class Scheduler:
     def _give_up_restores(self, now: float) -> None:
         """One that can neither be restored nor replayed ends after a while (SPEC P17)."""
         for seq in self._active(Status.PREEMPTED):
-            is_late = now - seq.waiting_since >= RESTORE_PATIENCE_S
             with self._guard(seq):
-                if is_late and not seq.can_replay and self._parking.is_failing(seq):
+                if seq.can_replay or not self._parking.is_failing(seq):
+                    seq.failing_since = None
+                elif seq.failing_since is None:
+                    seq.failing_since = now
+                elif now - seq.failing_since >= RESTORE_PATIENCE_S:
                     self._fail(seq, RESTORE_FAILED)
 
     def _fail_hopeless(self) -> None:
@@ -194,36 +203,18 @@ class Scheduler:
         if head is not None and is_empty and self._parking.can_restore(head):
             self._fail(head, CONTEXT_EXCEEDED)
 
-    def _charge_shifts(self) -> None:
-        for seq in self._active(*RUNNING):
-            with self._guard(seq):
-                is_due = self._waits_to_shift(seq)
-                seq.num_to_copy = shift.num_to_copy(seq, self.pool) if is_due else 0
-
-    def _shift_full(self) -> tuple[list[PageShift], list[PageCopy]]:
-        """Endless sequences that reached n_ctx shift, if the pages to copy can be had now."""
-        shifts: list[PageShift] = []
-        copies: list[PageCopy] = []
-        for seq in filter(self._waits_to_shift, self._active()):
-            with self._guard(seq):
-                is_free = not any(map(self._transfers.num_holding, seq.table))  # SPEC A6
-                if is_free and shift.num_to_copy(seq, self.pool) <= self.pool.num_clear:
-                    new_copies, moved = shift.shift(seq, self.pool)
-                    copies += new_copies
-                    shifts.append(moved)
-                    seq.shift_ticket = self._preemption.next_ticket()
-        return shifts, copies
-
     def _grants(self) -> Iterator[Grant]:
         """What every resident computes; without preemption, one that gets no page ends here."""
-        able = [seq for seq in self._active() if not self._waits_to_shift(seq)]
+        able = [seq for seq in self._active() if not self._shifting.is_due(seq)]
+        is_waiting = False
         for seq, grant in self._batcher.grants(able):
             if grant is not None:
                 yield grant
             elif self._transfers.num_leaving(self._active()):
-                self.counters.n_waits_for_copy += 1
+                is_waiting = True
             elif not self.config.preempt:
                 self._fail(seq, CONTEXT_EXCEEDED)
+        self.counters.n_waits_for_copy += is_waiting
 
     def _copy_ahead(self) -> None:
         """A fault of what nobody asked for ends nobody: there are no more copies ahead."""
@@ -235,10 +226,7 @@ class Scheduler:
             raise
         except Exception as error:
             self._is_mirroring = False
-            self.mirroring_fault = error
-
-    def _waits_to_shift(self, seq: Sequence) -> bool:
-        return seq.status is Status.DECODE and shift.is_due(seq, self.config.n_ctx)
+            self._mirroring_fault = error
 
     def commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """Take in what came of `plan`; the only place where computed tokens count."""
@@ -252,10 +240,12 @@ class Scheduler:
             self.counters.n_preempt_fail += self._transfers.whose(transfer_id) is not None
             self._end_copy(transfer_id, self._transfers.fail)
 
-    def _end_copy(self, transfer_id: TransferId, end: Callable[[TransferId], None]) -> None:
+    def _end_copy(self, transfer_id: TransferId, end: Callable[[TransferId], AnyTransfer]) -> None:
         seq = self._transfers.whose(transfer_id)
         was_leaving = seq is not None and seq.status is Status.PREEMPTING
-        end(transfer_id)
+        transfer = end(transfer_id)
+        if end == self._transfers.land:
+            self.counters.count_copy(transfer)
         if seq is None:
             return
         if was_leaving and seq.status is Status.DECODE:  # its pages did not get out; it goes on

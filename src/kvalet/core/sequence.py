@@ -132,6 +132,7 @@ class Sequence:
     name_limit: int | None = None  # pages from here on have no names: a shift has moved them
     refused_at: int = -1  # line ticket of the park for which a rotation was refused
     num_to_copy: int = 0  # shared pages it must copy before its coming shift
+    failing_since: float | None = None  # seconds; since when it is in doubt that it comes back
     num_mirrored: int = 0  # first pages that were looked at for copying ahead of a park
     finish_reason: FinishReason | None = None
     _names: list[PageName] = field(default_factory=list[PageName])

@@ -5,7 +5,7 @@ rotated by the distance. A page that somebody else holds is copied first.
 """
 
 from kvalet.core.pages import PagePool
-from kvalet.core.plan import PAGE_CELLS, PageCopy, PageShift, pages_for
+from kvalet.core.plan import PAGE_CELLS, PageCopy, PageId, PageShift, pages_for
 from kvalet.core.sequence import Sequence
 
 
@@ -26,15 +26,14 @@ def pages_dropped(seq: Sequence) -> int:
     return max(1, min(wanted, rest - 1))
 
 
-def num_to_copy(seq: Sequence, pool: PagePool) -> int:
-    """Pages the shift needs for copies, charged before it happens."""
-    behind = seq.table[pages_kept(seq) + pages_dropped(seq) :]
-    return sum(pool.refs(page) > 1 for page in behind)
+def pages_moved(seq: Sequence) -> list[PageId]:
+    """Pages whose keys the shift turns."""
+    return seq.table[pages_kept(seq) + pages_dropped(seq) :]
 
 
 def shift(seq: Sequence, pool: PagePool) -> tuple[list[PageCopy], PageShift]:
     """Drop, copy what is shared, rename nothing: the changed pages lose their names. The caller
-    has seen that the pool has `num_to_copy` clear pages."""
+    has seen that the pool has clear pages for those copies."""
     keep, drop = pages_kept(seq), pages_dropped(seq)
     copies: list[PageCopy] = []
     for index in range(keep + drop, len(seq.table)):

@@ -34,6 +34,7 @@ class States:
         self._transfers = transfers
         self._parking = parking
         self._keeping = keeping
+        self._incomplete: set[TransferId] = set()
 
     def save(self, slot: SlotId, path: str) -> tuple[TransferId, int]:
         """Write the first pages that `slot`'s last request left, as far as they are still to be
@@ -55,14 +56,27 @@ class States:
             raise Conflict(f"slot {slot} is not idle")
         seq = Sequence(NOBODY, tokens, None, SamplingParams(), slot=slot, status=Status.ENDED)
         seq.num_computed = len(tokens)
-        kept = self._keeping.pin(seq, len(tokens) // PAGE_CELLS, timeout_s)
-        missing = [(i, host) for i, host in enumerate(kept.host_pages) if host.is_missing]
+        kept = self._keeping.pin_for_file(seq, len(tokens) // PAGE_CELLS, timeout_s)
+        missing = [(index, host) for index, host in kept.host_pages.items() if host.is_missing]
 
         def landed() -> None:
-            self._keeping.adopt(slot, kept)
-            self._slots.note_last(slot, seq)
+            if all(host.is_landed for host in kept.host_pages.values()):
+                self._keeping.adopt(slot, kept)
+                self._slots.note_last(slot, seq)
+            else:  # another copy that this one counted on has failed
+                self._keeping.drop(kept)
+                self._incomplete.add(transfer_id)
 
-        return self._transfers.load(path, tokens, missing, landed, lambda: self._keeping.drop(kept))
+        transfer_id = self._transfers.load(
+            path, tokens, missing, landed, lambda: self._keeping.drop(kept)
+        )
+        return transfer_id
+
+    def is_complete(self, transfer_id: TransferId) -> bool:
+        """Whether a restore that has landed brought all there was; asked once."""
+        is_incomplete = transfer_id in self._incomplete
+        self._incomplete.discard(transfer_id)
+        return not is_incomplete
 
     def erase(self, slot: SlotId) -> int:
         """Forget what `slot`'s last request left, but for what others hold; returns of how many

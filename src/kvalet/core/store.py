@@ -46,7 +46,7 @@ class HostBudget:
     """In pages; None: no limit."""
 
     parked: int | None = None  # RAM, pinned
-    disk: int = 0
+    disk: int | None = 0
     cached: int | None = 0  # RAM, not pinned
 
 
@@ -90,7 +90,7 @@ class HostStore:
         cost = sum(page is None or _is_unpinned_ram(page) for page in pages)
         if not cost or not _exceeds(self._num_pinned + cost, self.budget.parked):
             return Tier.RAM
-        return Tier.DISK if self.num_on_disk + cost <= self.budget.disk else None
+        return None if _exceeds(self.num_on_disk + cost, self.budget.disk) else Tier.DISK
 
     def pin(self, key: HostKey, tokens: list[int], tier: Tier) -> HostPage:
         """Pin the page of `key`. One that is not here yet gets a place on `tier`; so does one that
@@ -101,13 +101,10 @@ class HostStore:
             page = None
         if page is None or page.tokens != tuple(tokens):
             page = self._new(key, tokens, tier)
-        self.pin_again(page)
-        return page
-
-    def pin_again(self, page: HostPage) -> None:
         self._num_pinned += _is_unpinned_ram(page)
         page.num_pins += 1
         self._idle.pop(page, None)
+        return page
 
     def unpin(self, page: HostPage) -> None:
         if page.num_pins == 0:
@@ -115,6 +112,7 @@ class HostStore:
         page.num_pins -= 1
         self._num_pinned -= _is_unpinned_ram(page)
         self._settle(page)
+        self._trim()
 
     def start_copy(self, page: HostPage) -> None:
         page.num_copies += 1
@@ -139,6 +137,17 @@ class HostStore:
     def oldest(self) -> HostPage | None:
         """The cached page that makes room first."""
         return next(iter(self._idle), None)
+
+    def touch(self, page: HostPage) -> None:
+        """As if a cached page had just been used."""
+        del self._idle[page]
+        self._idle[page] = None
+
+    def note_used(self, name: PageName) -> None:
+        """Somebody uses the page of that name, wherever it was found."""
+        page = self._by_key.get(name)
+        if page is not None:
+            page.is_used = True
 
     def has(self, key: HostKey) -> bool:
         return key in self._by_key
@@ -209,10 +218,14 @@ class HostStore:
         is_findable = page.is_landed and not isinstance(page.key, tuple)
         if is_findable and page.tier is Tier.RAM and self._by_key.get(page.key) is page:
             self._idle[page] = None
-            while self._idle and _exceeds(self.num_cached, self.budget.cached):
-                self._evict(next(iter(self._idle)))
+            self._trim()
         else:
             self._evict(page)
+
+    def _trim(self) -> None:
+        """Keep to the budget of the cache, as far as no copy is in the way."""
+        while self._idle and _exceeds(self.num_cached, self.budget.cached):
+            self._evict(next(iter(self._idle)))
 
     def _evict(self, page: HostPage) -> None:
         """Give up a page that nobody pins or copies."""

@@ -8,6 +8,7 @@ in which they were started.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
 
 from kvalet.core.pages import PagePool
@@ -31,8 +32,16 @@ def _nothing() -> None:
     pass
 
 
+class _Kind(Enum):
+    MOVE = "a sequence goes out or comes in"
+    AHEAD = "into the cache, for nobody yet"
+    FILE = "to or from a state file"
+
+
 @dataclass(frozen=True, slots=True)
 class _Flight:
+    kind: _Kind
+    transfer: AnyTransfer
     seq: Sequence | None
     pages: list[PageId]
     host_pages: list[HostPage]
@@ -57,7 +66,7 @@ class Transfers:
     @property
     def is_moving(self) -> bool:
         """Whether a sequence is on its way out or in."""
-        return any(flight.seq is not None for flight in self._flights.values())
+        return any(flight.kind is _Kind.MOVE for flight in self._flights.values())
 
     def num_holding(self, page: PageId) -> int:
         """Copies under way that hold `page`."""
@@ -67,9 +76,7 @@ class Transfers:
         """Holders of `page` that are not copies."""
         return self._pool.refs(page) - self._held[page]
 
-    def copy_out(
-        self, seq: Sequence | None, pairs: Iterable[Pair], landed: Then, failed: Then
-    ) -> int:
+    def copy_out(self, seq: Sequence, pairs: Iterable[Pair], landed: Then, failed: Then) -> int:
         """Copy those of `pairs` that nobody else has put into the store, or on the way there;
         returns how many. Has landed when all are there, by whichever copy."""
         pairs = list(pairs)
@@ -98,7 +105,9 @@ class Transfers:
         save = StateSave(self._new_id(), path, tokens, ids)
         pages = [p for p in places if not isinstance(p, HostPage)]
         host_pages = [p for p in places if isinstance(p, HostPage)]
-        return self._start(save, _Flight(None, pages, host_pages, False, _nothing, _nothing))
+        return self._start(
+            _Flight(_Kind.FILE, save, None, pages, host_pages, False, _nothing, _nothing)
+        )
 
     def load(
         self,
@@ -112,7 +121,7 @@ class Transfers:
         moves = tuple((index, host.host_id) for index, host in indexed)
         load = StateLoad(self._new_id(), path, tokens, moves)
         host_pages = [host for _, host in indexed]
-        return self._start(load, _Flight(None, [], host_pages, True, landed, failed))
+        return self._start(_Flight(_Kind.FILE, load, None, [], host_pages, True, landed, failed))
 
     def _start_moves(
         self,
@@ -127,17 +136,19 @@ class Transfers:
         transfer = Transfer(self._new_id(), seq_id, direction, moves)
         pages, host_pages = [page for page, _ in pairs], [host for _, host in pairs]
         is_out = direction is Direction.OUT
-        self._start(transfer, _Flight(seq, pages, host_pages, is_out, landed, failed))
+        kind = _Kind.AHEAD if seq is None else _Kind.MOVE
+        self._start(_Flight(kind, transfer, seq, pages, host_pages, is_out, landed, failed))
 
-    def _start(self, transfer: AnyTransfer, flight: _Flight) -> TransferId:
+    def _start(self, flight: _Flight) -> TransferId:
         for page in flight.pages:
             self._pool.hold(page)
             self._held[page] += 1
         for host in flight.host_pages:
             self._store.start_copy(host)
-        self._flights[transfer.transfer_id] = flight
-        self._started.append(transfer)
-        return transfer.transfer_id
+        transfer_id = flight.transfer.transfer_id
+        self._flights[transfer_id] = flight
+        self._started.append(flight.transfer)
+        return transfer_id
 
     def _new_id(self) -> TransferId:
         self._next_id += 1
@@ -153,31 +164,35 @@ class Transfers:
         """The sequence that a copy moves out or in; it may have ended meanwhile."""
         return self._flights[transfer_id].seq
 
-    def land(self, transfer_id: TransferId) -> None:
-        """Complete."""
+    def land(self, transfer_id: TransferId) -> AnyTransfer:
+        """Complete. Returns what it was."""
         flight = self._flights.pop(transfer_id)
         if flight.fills_host:
             for host in flight.host_pages:
                 host.is_landed = True
         flight.landed()
-        self._let_go(flight)
+        self._end(flight)
+        return flight.transfer
 
-    def fail(self, transfer_id: TransferId) -> None:
-        """What did not get out is not in the store."""
+    def fail(self, transfer_id: TransferId) -> AnyTransfer:
+        """What did not get out is not in the store. Returns what it was."""
         flight = self._flights.pop(transfer_id)
         if flight.fills_host:
             for host in flight.host_pages:
                 self._store.lose(host)
         flight.failed()
-        self._let_go(flight)
+        self._end(flight)
+        return flight.transfer
 
     def num_leaving(self, sequences: Iterable[Sequence]) -> int:
-        """Pages all of whose holders are copies or on their way out."""
+        """Pages all of whose holders are copies, but of state files, or on their way out. Those
+        that a file holds can take long."""
         if not self._flights:
             return 0
         leaving = Counter(p for s in sequences if s.status is Status.PREEMPTING for p in s.table)
         for flight in self._flights.values():
-            if not (flight.seq and flight.seq.is_resident):
+            is_staying = flight.seq is not None and flight.seq.is_resident
+            if flight.kind is not _Kind.FILE and not is_staying:
                 leaving.update(flight.pages)
         return sum(self._pool.refs(page) == holders for page, holders in leaving.items())
 
@@ -191,9 +206,9 @@ class Transfers:
         for flight in self._flights.values():
             yield from flight.host_pages
 
-    def _let_go(self, flight: _Flight) -> None:
+    def _end(self, flight: _Flight) -> None:
         self._held.subtract(flight.pages)
-        if flight.seq is None:
+        if flight.kind is not _Kind.MOVE:
             self._pool.give_back(flight.pages)
         else:
             self._pool.release_all(list(flight.pages))

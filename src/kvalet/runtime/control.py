@@ -8,7 +8,7 @@ from functools import partial
 from kvalet.core.plan import SlotId, StepOutcome, TransferId
 from kvalet.core.scheduler import Scheduler
 from kvalet.engine.statefile import file_bytes
-from kvalet.errors import Conflict, EngineError, NotFound
+from kvalet.errors import Conflict, EngineError, NotFound, RequestError
 from kvalet.runtime.inbox import Erase, Park, Restore, Resume, Save, SlotOrder, give, refuse
 from kvalet.runtime.messages import SlotState, SlotView
 from kvalet.runtime.snapshot import Snapshots
@@ -66,10 +66,16 @@ class SlotControl:
             return
         for transfer_id in outcome.landed:
             if work := self._file_work.pop(transfer_id, None):
-                give(work.answer, partial(self._done, work))
+                self._answer(transfer_id, work)
         for transfer_id, message in outcome.failed_transfers.items():
             if work := self._file_work.pop(transfer_id, None):
                 refuse(work.answer, EngineError(message))
+
+    def _answer(self, transfer_id: TransferId, work: _FileWork) -> None:
+        if self.scheduler.states.is_complete(transfer_id):
+            give(work.answer, partial(self._done, work))
+        else:
+            refuse(work.answer, EngineError("a copy of the same pages failed: try again"))
 
     def refuse_all(self, error: Exception) -> None:
         for work in self._file_work.values():
@@ -81,8 +87,10 @@ class SlotControl:
     ) -> None:
         try:
             slot, transfer_id, num_tokens = start()
-        except (NotFound, Conflict) as error:
+        except Exception as error:
             refuse(order.answer, error)
+            if not isinstance(error, RequestError):
+                raise
             return
         work = _FileWork(slot, num_tokens, self.clock(), order.answer)
         self._file_work[transfer_id] = work

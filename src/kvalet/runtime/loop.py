@@ -96,7 +96,7 @@ class EngineLoop:
         self._is_quiet = plan.is_empty and not planned and not came_of_copies
 
     def _report_mirroring(self) -> None:
-        fault, self._scheduler.mirroring_fault = self._scheduler.mirroring_fault, None
+        fault = self._scheduler.take_mirroring_fault()
         if fault is not None:
             logger.error("pages are no longer copied ahead", exc_info=fault)
 

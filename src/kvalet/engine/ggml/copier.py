@@ -1,24 +1,27 @@
 """The copier: transfers beside the decode loop, one after the other, at a pace.
 
 The engine's thread hands over work and takes news, and never waits for either. Whatever the copies
-touch on the host belongs to the copier's thread. Work is done strictly in the order in which it was
-handed over, so a place that is forgotten may be used again at once. Without a thread the same work
-is done when it is handed over.
+touch on the host belongs to the copier's thread. Transfers are done strictly in the order in which
+they were handed over, so a place that is forgotten may be used again at once. State files take long
+and nobody's next token waits for them: they are worked on while there is nothing else. Without a
+thread the same work is done when it is handed over.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from kvalet.core.plan import AnyTransfer, HostId, TransferId
+from kvalet.core.plan import AnyTransfer, HostId, StateLoad, StateSave, TransferId
 from kvalet.engine.ggml.copies import Copies
 from kvalet.errors import EngineError, EngineFatal, StateFileError
 
-PACE_PAGES: Final = 8  # a step that computes bears so many copies in memory beside it
+# Of a step that computes: so long the copier may be busy beside it. On two cores that are both
+# computing every copy is felt; this is about eight pages of a small model beside four chats.
+PACE_SHARE: Final = 0.04
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,12 @@ class Copier:
         self._copies = copies
         self._changed = threading.Condition()  # guards all of the following
         self._queue: deque[Work] = deque()
-        self._credit: int | None = None  # cost of what may be copied now; None: no limit
+        self._files: deque[StateSave | StateLoad] = deque()
+        self._credit_s: float | None = None  # how long it may be busy now; None: for any time
         self._news = News()
         self._fatal: Exception | None = None
         self._is_closed = False
-        self._since = 0.0  # the copier's own: when it became busy
+        self._since: float | None = None  # the copier's own: when it became busy
         self._thread: threading.Thread | None = None
         if asynchronous:
             self._thread = threading.Thread(target=self._serve, name="kvalet-copier", daemon=True)
@@ -58,23 +62,26 @@ class Copier:
     def is_asynchronous(self) -> bool:
         return self._thread is not None
 
-    def pace(self, *, is_computing: bool) -> None:
-        """A step begins. Credit that the last one left is void; when nobody computes nobody is
-        disturbed, and the copier may go on as fast as it can."""
+    def pace(self, step_s: float | None) -> None:
+        """A step begins that will take about `step_s` seconds, or, None, computes nothing: then
+        nobody is disturbed, and the copier may go on as fast as it can. What the last step left of
+        its credit is void; what was overdrawn is not."""
         if self._thread is None:
             return
         with self._changed:
-            is_more = self._credit != PACE_PAGES  # what it waits for, should it be waiting
-            self._credit = PACE_PAGES if is_computing else None
-            if is_more:
+            was_held = self._is_held
+            debt = min(0.0, self._credit_s or 0.0)
+            self._credit_s = None if step_s is None else debt + PACE_SHARE * step_s
+            if was_held:
                 self._changed.notify()
 
-    def start(self, work: Sequence[Work]) -> None:
-        """To be done after all that was handed over before."""
-        if not work:
-            return
+    def start(self, work: Iterable[Work]) -> None:
         with self._changed:
-            self._queue.extend(work)
+            for item in work:
+                if isinstance(item, StateSave | StateLoad):
+                    self._files.append(item)
+                else:
+                    self._queue.append(item)
             self._changed.notify()
         if self._thread is None:
             self._serve()
@@ -97,6 +104,10 @@ class Copier:
             self._thread.join()
         self._copies.close()
 
+    @property
+    def _is_held(self) -> bool:
+        return self._credit_s is not None and self._credit_s <= 0
+
     def _serve(self) -> None:
         try:
             while (work := self._next()) is not None:
@@ -107,9 +118,12 @@ class Copier:
 
     def _next(self) -> Work | None:
         with self._changed:
-            while self._thread is not None and not self._queue and not self._is_closed:
+            while not (self._queue or self._files or self._is_closed or self._thread is None):
                 self._changed.wait()
-            return self._queue.popleft() if self._queue and not self._is_closed else None
+            if self._is_closed:
+                return None
+            waiting = self._queue or self._files
+            return waiting.popleft() if waiting else None
 
     def _do(self, work: Work) -> None:
         self._since = time.perf_counter()
@@ -119,28 +133,32 @@ class Copier:
                 self._count_busy()
             return
         failure: str | None = None
+        makes_way = isinstance(work, StateSave | StateLoad)
         try:
             with closing(self._copies.run(work)) as pages:
-                for cost in pages:
-                    if not self._may_copy(cost):
+                for _ in pages:
+                    if not self._wait_for_turn(makes_way=makes_way):
                         return
         except (EngineError, StateFileError) as error:
             failure = str(error)
         self._report(work.transfer_id, failure)
 
-    def _may_copy(self, cost: int) -> bool:
-        """A page of this cost; waits for the credit. False: the engine is closed."""
+    def _wait_for_turn(self, *, makes_way: bool) -> bool:
+        """Before each page: until there is credit and, for one that `makes_way`, nothing else to
+        do. False: the engine is closed."""
+        while (urgent := self._await_credit(makes_way=makes_way)) is not None:
+            self._do(urgent)
+        self._since = time.perf_counter()
+        return not self._is_closed
+
+    def _await_credit(self, *, makes_way: bool) -> Work | None:
+        """What is to be done first, if anything."""
         with self._changed:
             self._count_busy()
-            while not self._has_credit(cost) and not self._is_closed:
+            while self._is_held and not self._is_closed and not (makes_way and self._queue):
                 self._changed.wait()
-            if self._credit is not None:
-                self._credit -= cost
-            self._since = time.perf_counter()
-            return not self._is_closed
-
-    def _has_credit(self, cost: int) -> bool:
-        return self._credit is None or self._credit >= cost
+            is_first = makes_way and self._queue and not self._is_closed
+            return self._queue.popleft() if is_first else None
 
     def _report(self, transfer: TransferId, failure: str | None) -> None:
         with self._changed:
@@ -151,4 +169,10 @@ class Copier:
                 self._news.failed[transfer] = failure
 
     def _count_busy(self) -> None:
-        self._news.busy_s += time.perf_counter() - self._since
+        if self._since is None:
+            return
+        busy_s = time.perf_counter() - self._since
+        self._since = None
+        self._news.busy_s += busy_s
+        if self._credit_s is not None:
+            self._credit_s -= busy_s

@@ -1,10 +1,9 @@
-"""What transfers do, page by page. When a page is copied is the copier's business; what it costs
-those who compute meanwhile is told here."""
+"""What transfers do, page by page. When a page is copied is the copier's business."""
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from kvalet.core.plan import (
     AnyTransfer,
@@ -13,7 +12,6 @@ from kvalet.core.plan import (
     PageId,
     StateLoad,
     StateSave,
-    Tier,
     Transfer,
 )
 from kvalet.engine.ggml.hosts import HostPlaces
@@ -21,11 +19,7 @@ from kvalet.engine.ggml.memory import Memory, view
 from kvalet.engine.statefile import open_state, write_state
 from kvalet.errors import EngineError, KvaletError
 
-Pages: TypeAlias = Generator[int, None, None]  # stops before each page and tells its cost
-
-# Of a page to or from a file, with its digest, where one in memory costs 1. No more than a step has
-# credit for, or it would wait until nobody computes.
-FILE_COST: Final = 8
+Pages: TypeAlias = Generator[None, None, None]  # stops before each page
 
 
 class PageBytes(Protocol):
@@ -76,19 +70,19 @@ class Copies:
     def _out(self, moves: tuple[tuple[PageId, HostId], ...]) -> Pages:
         with self._all_or_nothing(host for _, host in moves):
             for page, host in moves:
-                yield _cost(host)
+                yield
                 self._hosts.write(host, self._pages.read(page))
 
     def _in(self, moves: tuple[tuple[PageId, HostId], ...]) -> Pages:
         for page, host in moves:
-            yield _cost(host)
+            yield
             self._pages.write(page, self._hosts.read(host))
 
     def _save(self, save: StateSave) -> Pages:
         path, root, size = Path(save.path), self._fingerprint, self._page_bytes
         with write_state(path, root, size, len(save.pages), save.tokens, durable=True) as add:
             for page in save.pages:
-                yield FILE_COST
+                yield
                 at = self._hosts.read(page) if isinstance(page, HostId) else self._pages.read(page)
                 add(view(at, size))
 
@@ -101,7 +95,7 @@ class Copies:
             if state.header.tokens != load.tokens:
                 raise EngineError(f"state file {path.name} was replaced by another one")
             for index, host in load.moves:
-                yield FILE_COST
+                yield
                 state.read(index, view(at, self._page_bytes))
                 self._hosts.write(host, at)
 
@@ -112,7 +106,3 @@ class Copies:
         except KvaletError:
             self._hosts.forget(hosts)
             raise
-
-
-def _cost(host: HostId) -> int:
-    return FILE_COST if host.tier is Tier.DISK else 1

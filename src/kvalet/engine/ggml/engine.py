@@ -4,6 +4,7 @@ Ties together pool, graphs and sampling, in the order a plan says. Keeps nothing
 between steps but the bytes of its pages.
 """
 
+from collections import deque
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -57,6 +58,8 @@ class GgmlEngine:
         files = PageFiles(folder, root, pool.page_bytes) if folder else None
         self._hosts = HostPlaces(pool.page_bytes, files)
         self._copier = Copier(Copies(pool, self._hosts, root), asynchronous=async_copies)
+        # A long prompt's step says nothing of the decode step after it: the shortest counts.
+        self._recent_s: deque[float] = deque(maxlen=4)
         self._info = EngineInfo(
             num_pages=limits.num_pages,
             page_bytes=pool.page_bytes,
@@ -73,7 +76,7 @@ class GgmlEngine:
     def execute(self, plan: StepPlan) -> StepOutcome:
         """Run one step. Raises EngineError, having computed nothing, for a plan that does not fit
         the engine's limits, or frees or copies a page outside the pool."""
-        self._copier.pace(is_computing=bool(plan.grants))
+        self._copier.pace(min(self._recent_s, default=0.0) if plan.grants else None)
         if plan.host_freed:
             self._copier.start([Forget(plan.host_freed)])  # also if the plan is refused
         refused = self._runner.batch.fill(plan.grants)
@@ -105,6 +108,7 @@ class GgmlEngine:
             return computed
         try:
             computed.compute_s = self._runner.graphs.run()
+            self._recent_s.append(computed.compute_s)
         except EngineFatal:
             raise
         except EngineError as error:

@@ -18,7 +18,7 @@ from kvalet.core.plan import (
     Transfer,
     TransferId,
 )
-from kvalet.engine.base import EngineInfo
+from kvalet.engine.base import PACE_SHARE, EngineInfo
 from kvalet.errors import EngineError
 from kvalet.sim.costs import CostModel
 from kvalet.sim.engine import POLL_S, CostEngine
@@ -64,24 +64,55 @@ def test_a_step_without_work_is_a_look_at_the_copies() -> None:
     assert engine.now == POLL_S
 
 
+def _seconds_of_copies(engine: CostEngine, count: int) -> list[float]:
+    """Beside each of as many steps that compute."""
+    return [engine.execute(_computing(index)).copy_s for index in range(count)]
+
+
 def test_a_copy_goes_on_beside_the_steps_that_follow() -> None:
-    engine = _engine(replace(COSTS, page_out_s=0.4))
+    engine = _engine(replace(COSTS, page_out_s=0.01))
     outcomes = [
-        engine.execute(_computing(0, _copy(7, 5))),
+        engine.execute(_computing(0, _copy(7, 7))),
         engine.execute(_computing(1)),
         engine.execute(_computing(2)),
     ]
-    # It starts at 1.0, when the first step has computed, and takes two seconds.
     assert [outcome.landed for outcome in outcomes] == [(), (), (7,)]
-    assert sum(outcome.copy_s for outcome in outcomes) == pytest.approx(2.0)
+    assert sum(outcome.copy_s for outcome in outcomes) == pytest.approx(0.07)
 
 
-def test_a_step_allows_eight_pages_beside_it() -> None:
+def test_a_step_bears_copies_for_a_share_of_its_time() -> None:
+    """Its own time is not known before it: none is borne beside the first."""
     engine = _engine(replace(COSTS, page_in_s=0.001))
-    engine.execute(_computing(0, _copy(1, 24, Direction.IN)))
-    # Eight more were allowed to the first step, of which none was used before it had computed.
-    seconds = [engine.execute(_computing(index)).copy_s for index in range(1, 4)]
-    assert [round(s / 0.001) for s in seconds] == [16, 8, 0]
+    engine.execute(_computing(0, _copy(1, 100, Direction.IN)))
+    assert _seconds_of_copies(engine, 4) == pytest.approx([PACE_SHARE, PACE_SHARE, 0.02, 0])
+
+
+def test_time_that_nobody_used_is_not_kept() -> None:
+    engine = _engine(replace(COSTS, page_in_s=0.001))
+    _seconds_of_copies(engine, 3)
+    engine.execute(_computing(0, _copy(1, 200, Direction.IN)))
+    # The first of these begins with what the one before it left between them.
+    assert _seconds_of_copies(engine, 2) == pytest.approx([2 * PACE_SHARE, PACE_SHARE])
+
+
+def test_time_that_was_overdrawn_is_owed() -> None:
+    """A page is copied whole: one that takes as long as three steps bear delays the next."""
+    engine = _engine(replace(COSTS, page_out_s=3 * PACE_SHARE))
+    engine.execute(_computing(0, _copy(1, 3)))
+    pages = [round(s / (3 * PACE_SHARE)) for s in _seconds_of_copies(engine, 8)]
+    assert pages == [1, 0, 0, 1, 0, 0, 1, 0]
+
+
+def test_the_shortest_of_the_last_steps_counts() -> None:
+    """Beside a long prompt no more is copied than beside a chat that generates."""
+    engine = _engine(replace(COSTS, prefill_row_s=1.0, page_out_s=0.001))
+    engine.execute(_computing(0))
+    prompt = Grant(SeqId(0), 0, (1,) * 99, (PageId(0),), None)
+    long_step = StepPlan(1, grants=(prompt,))
+    assert engine.execute(long_step).compute_s == 100.0
+    engine.execute(replace(long_step, transfers=(_copy(1, 200),)))
+    seconds = [engine.execute(long_step).copy_s for _ in range(2)]
+    assert seconds == pytest.approx([2 * PACE_SHARE, PACE_SHARE])
 
 
 def test_copies_go_as_fast_as_they_can_when_nobody_computes() -> None:
@@ -91,7 +122,7 @@ def test_copies_go_as_fast_as_they_can_when_nobody_computes() -> None:
 
 
 def test_transfers_land_in_their_order_and_a_fence_behind_them() -> None:
-    engine = _engine(replace(COSTS, page_out_s=0.1, page_in_s=0.2))
+    engine = _engine(replace(COSTS, page_out_s=0.01, page_in_s=0.02))
     plan = _computing(0, _copy(1, 2), _copy(2, 0), _copy(3, 1, Direction.IN))
     assert engine.execute(plan).landed == ()
     assert engine.execute(_computing(1)).landed == (1, 2, 3)
@@ -102,10 +133,9 @@ def test_a_fence_with_nothing_before_it_lands_at_once() -> None:
 
 
 def test_copies_make_the_step_beside_them_longer() -> None:
-    engine = _engine(replace(COSTS, page_out_s=0.1, beside_share=0.5))
+    engine = _engine(replace(COSTS, page_out_s=0.01, beside_share=0.5))
     engine.execute(_computing(0, _copy(1, 10)))
-    # 0.5 s between the steps copy five pages; the other five take half a second beside this one.
-    assert engine.execute(_computing(1)).compute_s == pytest.approx(1.0 + 0.5 * 0.5)
+    assert engine.execute(_computing(1)).compute_s == pytest.approx(1.0 + 0.5 * PACE_SHARE)
 
 
 def test_synchronous_copies_are_waited_for() -> None:

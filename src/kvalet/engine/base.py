@@ -2,9 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvalet.core.plan import StepOutcome, StepPlan
+
+# Of a step that computes: so long copies may go on beside it. On two cores that are both computing
+# every copy is felt; this is about eight pages of a small model beside four chats.
+PACE_SHARE: Final = 0.04
+PACE_STEPS: Final = 4  # of these latest steps the shortest counts: after a long prompt come others
 
 
 @dataclass(frozen=True, slots=True)

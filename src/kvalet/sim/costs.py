@@ -11,8 +11,6 @@ from kvalet.errors import ConfigError
 from kvalet.sim.checked import EXACTLY, AtLeastOne, NonNegative, parse
 from kvalet.sim.work import StepWork
 
-PACE_PAGES = 8  # that a step which computes bears beside it (docs/adr/0008)
-
 
 @dataclass(frozen=True, slots=True)
 class CostModel:

@@ -4,8 +4,10 @@ It alone knows how long each answer really is. The scheduler sees what it sees o
 sequence ends when it ends.
 """
 
+from collections import deque
+
 from kvalet.core.plan import FinishReason, Sampled, SeqId, StepOutcome, StepPlan
-from kvalet.engine.base import EngineInfo
+from kvalet.engine.base import PACE_STEPS, EngineInfo
 from kvalet.sim.copier import VirtualCopier
 from kvalet.sim.costs import CostModel
 from kvalet.sim.work import work_of
@@ -24,6 +26,7 @@ class CostEngine:
         self._info = info
         self._copier = VirtualCopier(costs)
         self._is_asynchronous = asynchronous
+        self._recent_s: deque[float] = deque(maxlen=PACE_STEPS)
         self._num_outputs: dict[SeqId, int] = {}
 
     @property
@@ -37,7 +40,7 @@ class CostEngine:
     def execute(self, plan: StepPlan) -> StepOutcome:
         busy_s = self._copier.busy_s
         self._copier.advance(self.now)  # what was copied since the last step, at its pace
-        self._copier.pace(self.now, is_computing=bool(plan.grants))
+        self._copier.pace(self.now, min(self._recent_s, default=0.0) if plan.grants else None)
         compute_s = self._compute_s(plan)
         self._pass(compute_s or POLL_S)
         self._copier.start(plan.transfers, self.now)
@@ -67,12 +70,12 @@ class CostEngine:
         """With what the copies beside it add."""
         if not plan.grants:
             return 0.0
-        alone_s = self._costs.compute_s(work_of(plan))
-        if self._copier.is_idle:
-            return alone_s
         busy_s = self._copier.busy_s
+        alone_s = self._costs.compute_s(work_of(plan))
         self._copier.advance(self.now + alone_s)
-        return alone_s + self._costs.beside_share * (self._copier.busy_s - busy_s)
+        compute_s = alone_s + self._costs.beside_share * (self._copier.busy_s - busy_s)
+        self._recent_s.append(compute_s)
+        return compute_s
 
     def _pass(self, seconds: float) -> None:
         self.now += seconds

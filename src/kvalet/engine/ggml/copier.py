@@ -13,15 +13,12 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from kvalet.core.plan import AnyTransfer, HostId, StateLoad, StateSave, TransferId
+from kvalet.engine.base import PACE_SHARE
 from kvalet.engine.ggml.copies import Copies
 from kvalet.errors import EngineError, EngineFatal, StateFileError
-
-# Of a step that computes: so long the copier may be busy beside it. On two cores that are both
-# computing every copy is felt; this is about eight pages of a small model beside four chats.
-PACE_SHARE: Final = 0.04
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from kvalet.core.plan import Sampled, SeqId, StepOutcome, StepPlan
-from kvalet.engine.base import EngineInfo
+from kvalet.engine.base import PACE_STEPS, EngineInfo
 from kvalet.engine.ggml.batch import Limits
 from kvalet.engine.ggml.cache import FactCache
 from kvalet.engine.ggml.copier import Copier, Forget
@@ -58,8 +58,7 @@ class GgmlEngine:
         files = PageFiles(folder, root, pool.page_bytes) if folder else None
         self._hosts = HostPlaces(pool.page_bytes, files)
         self._copier = Copier(Copies(pool, self._hosts, root), asynchronous=async_copies)
-        # A long prompt's step says nothing of the decode step after it: the shortest counts.
-        self._recent_s: deque[float] = deque(maxlen=4)
+        self._recent_s: deque[float] = deque(maxlen=PACE_STEPS)
         self._info = EngineInfo(
             num_pages=limits.num_pages,
             page_bytes=pool.page_bytes,

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 
+from kvalet.core.plan import pages_for
 from kvalet.engine.statefile import write_state
 from kvalet.errors import EngineError
 from kvalet.server.desk import ServerSettings
@@ -40,9 +41,10 @@ def write(
     path: Path, edge: Edge, tokens: tuple[int, ...] = TOKENS, fingerprint: bytes | None = None
 ) -> None:
     root, page_bytes = fingerprint or edge.service.fingerprint, edge.service.page_bytes
-    with write_state(path, root, page_bytes, 2, tokens, durable=False) as add:
-        add(bytes(page_bytes))
-        add(bytes(page_bytes))
+    num_pages = max(2, pages_for(len(tokens)))
+    with write_state(path, root, page_bytes, num_pages, tokens, durable=False) as add:
+        for _ in range(num_pages):
+            add(bytes(page_bytes))
 
 
 def test_a_save_says_what_it_holds(saving: Edge, folder: Path) -> None:
@@ -176,6 +178,31 @@ def test_a_file_that_is_not_the_engines_is_named(saving: Edge, folder: Path) -> 
         error = saving.error(RESTORE, {"filename": name})
         assert (error["param"], name in error["message"]) == ("filename", True)
     assert saving.service.asked == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        ((*range(63), 258), "token 258, which the model does not have"),
+        ((2**32 - 1, *range(63)), "token 4294967295, which the model does not have"),
+        (tuple(range(160)), "160 tokens, more than n_ctx 128"),
+    ],
+)
+def test_a_file_whose_tokens_this_server_cannot_take_is_named(
+    saving: Edge, folder: Path, tokens: tuple[int, ...], words: str
+) -> None:
+    write(folder / "chat.bin", saving, tokens)
+    error = saving.error(RESTORE, {"filename": "chat.bin"})
+    assert error["param"] == "filename"
+    assert error["message"] == f"state file 'chat.bin' holds {words}"
+    assert saving.service.asked == []
+
+
+def test_a_file_that_fills_the_context_is_restored(saving: Edge, folder: Path) -> None:
+    tokens = (*range(127), 257)
+    write(folder / "chat.bin", saving, tokens)
+    saving.answer(RESTORE, {"filename": "chat.bin"})
+    assert saving.service.asked[0][3] == tokens
 
 
 @pytest.mark.parametrize(

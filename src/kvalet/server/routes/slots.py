@@ -16,7 +16,7 @@ from kvalet.engine.statefile import read_header
 from kvalet.errors import NotFound, RequestError, StateFileError
 from kvalet.server.body import read_body
 from kvalet.server.desk import Desk
-from kvalet.server.ports import Service
+from kvalet.server.ports import ServedModel
 from kvalet.server.views import slot_view
 from kvalet.server.waiting import answered
 from kvalet.server.wire.llamacpp import ParkRequest, RestoreRequest, SaveRequest, SlotRequest
@@ -68,10 +68,10 @@ async def _save(desk: Desk, slot: int, body: bytes) -> object:
 
 
 async def _restore(desk: Desk, slot: int, body: bytes) -> object:
-    folder, asked, service = _folder(desk), RestoreRequest.parse(body), desk.model.service
-    path, tokens = await desk.work(lambda: _saved(folder, asked.filename, service))
+    folder, asked, model = _folder(desk), RestoreRequest.parse(body), desk.model
+    path, tokens = await desk.work(lambda: _saved(folder, asked.filename, model))
     timeout_s = asked.timeout or desk.settings.park_timeout_s
-    restoring = service.restore(slot, str(path), tokens, timeout_s)
+    restoring = model.service.restore(slot, str(path), tokens, timeout_s)
     state = await answered(restoring, COPY_TIMEOUT_S)
     return {
         "id_slot": state.slot,
@@ -128,12 +128,19 @@ def _place(folder: Path, name: str) -> Path:
     return Path(path)
 
 
-def _saved(folder: Path, name: str, service: Service) -> tuple[Path, tuple[int, ...]]:
+def _saved(folder: Path, name: str, model: ServedModel) -> tuple[Path, tuple[int, ...]]:
     """A state file of this engine's and its tokens. Raises NotFound, StateFileError."""
+    service = model.service
     path = _place(folder, name)
     if not path.exists():
         raise NotFound(f"there is no state file {name!r}", "filename")
     header = read_header(path, service.fingerprint, service.page_bytes)
     if not header.tokens:
         raise StateFileError(f"state file {name!r} does not say which tokens it holds")
+    if len(header.tokens) > service.n_ctx:
+        held = f"{len(header.tokens)} tokens"
+        raise StateFileError(f"state file {name!r} holds {held}, more than n_ctx {service.n_ctx}")
+    if max(header.tokens) >= model.tokenizer.num_vocab:
+        beyond = f"token {max(header.tokens)}, which the model does not have"
+        raise StateFileError(f"state file {name!r} holds {beyond}")
     return path, header.tokens

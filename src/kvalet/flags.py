@@ -294,3 +294,11 @@ class ServeConfig:
         True,
         "park nobody ahead of time, only when a step has run out of pages",
     )
+    record: str | None = setting(
+        "FILE",
+        "LLAMA_SERVER_RECORD",
+        text,
+        None,
+        "add a line about every step to a file, for `kvalet simulate --calibrate`",
+        shown="none",
+    )

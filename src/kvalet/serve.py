@@ -25,6 +25,7 @@ from kvalet.model import sources
 from kvalet.model.chat_template import ChatTemplate
 from kvalet.model.gguf import GGUFFile
 from kvalet.model.tokenizer import Tokenizer
+from kvalet.runtime.record import StepRecorder
 from kvalet.runtime.service import Service
 from kvalet.runtime.stream import Vocabulary
 from kvalet.server.desk import ServerSettings
@@ -119,6 +120,7 @@ def _start_engine(
     config: ServeConfig, path: Path, n_ctx_train: int, tokenizer: Tokenizer
 ) -> tuple[Service, EngineInfo, SchedulerConfig]:
     n_ctx = context(config, n_ctx_train)
+    recorder = StepRecorder(Path(config.record)) if config.record else None
     engine = load_engine(
         path,
         num_pages=pages_for(n_ctx),
@@ -139,7 +141,9 @@ def _start_engine(
         raise
     scheduling = scheduler_config(config, n_ctx, engine.info.page_bytes)
     vocabulary = Vocabulary(tokenizer.token_bytes, frozenset(tokenizer.eog_ids))
-    service = Service(engine, scheduling, vocabulary, check_every_step=config.check)
+    service = Service(
+        engine, scheduling, vocabulary, check_every_step=config.check, recorder=recorder
+    )
     service.start()
     return service, engine.info, scheduling
 

@@ -31,6 +31,7 @@ from kvalet.runtime.messages import (
     SlotView,
     Snapshot,
 )
+from kvalet.runtime.record import StepRecorder
 from kvalet.runtime.stream import Stream, Vocabulary
 
 # Every token is the text of one letter.
@@ -121,6 +122,7 @@ class Bench:
     options: SchedulerOptions = field(default_factory=SchedulerOptions)
     vocabulary: Vocabulary = LETTERS
     before_step: Callable[[StepPlan], Exception | None] = lambda plan: None
+    recorder: StepRecorder | None = None
     now: float = 0.0
     plans: list[StepPlan] = field(default_factory=list[StepPlan])
     num_live: int = 0
@@ -140,6 +142,7 @@ class Bench:
             on_end=self._count_end,
             clock=lambda: self.now,
             check_every_step=True,
+            recorder=self.recorder,
         )
 
     @property

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
+from kvalet.core.work import StepWork
 from kvalet.errors import ConfigError
 from kvalet.sim.calibration import StepRecord, fit, load
 from kvalet.sim.costs import CostModel
-from kvalet.sim.work import StepWork
 
 TRUE = CostModel(
     step_s=3e-3,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from kvalet.core.plan import Draw, Grant, PageId, SamplingParams, SeqId, StepPlan
+from kvalet.core.work import StepWork, work_of
 from kvalet.errors import ConfigError
 from kvalet.sim.costs import CostModel
-from kvalet.sim.work import StepWork, work_of
 from tests.sim.builders import NOTHING
 
 PAGES = (PageId(0), PageId(1))

@@ -34,6 +34,7 @@ from kvalet.runtime.inbox import (
 )
 from kvalet.runtime.outputs import Outputs
 from kvalet.runtime.parks import ParkLog
+from kvalet.runtime.record import StepRecorder
 from kvalet.runtime.snapshot import Snapshots
 from kvalet.runtime.stream import Stream, Vocabulary
 from kvalet.runtime.totals import Totals
@@ -58,8 +59,10 @@ class EngineLoop:
         on_end: Callable[[SeqId], None] = lambda seq_id: None,
         clock: Callable[[], float] = time.monotonic,
         check_every_step: bool = False,
+        recorder: StepRecorder | None = None,
     ) -> None:
-        """`on_end`: called whenever a submitted sequence is over, whatever the way."""
+        """`on_end`: called whenever a submitted sequence is over, whatever the way. `recorder` is
+        closed with the loop."""
         self.is_over = False
         self.failure: KvaletError | None = None  # what ended it, unless it was told to stop
         self._scheduler = scheduler
@@ -67,6 +70,7 @@ class EngineLoop:
         self._inbox = inbox
         self._clock = clock
         self._check_every_step = check_every_step
+        self._recorder = recorder
         self._totals = Totals()
         durations, page_bytes = Durations(), engine.info.page_bytes
         parks = ParkLog(page_bytes, durations.parked)
@@ -90,7 +94,10 @@ class EngineLoop:
         self._control.settle(outcome)
         for broken in self._outputs.deliver(self._scheduler.take_changes()):
             self._cancel(broken)
-        self._totals.count_step(plan, outcome, self._clock() - started)
+        seconds = self._clock() - started
+        self._totals.count_step(plan, outcome, seconds)
+        if self._recorder is not None:
+            self._recorder.add(plan, outcome, seconds)
         self._report_mirroring()
         came_of_copies = outcome.landed or outcome.failed_transfers
         self._is_quiet = plan.is_empty and not planned and not came_of_copies
@@ -180,6 +187,8 @@ class EngineLoop:
             self._turn_away(message, error)
         self._outputs.fail_all(error)
         self._control.refuse_all(error)
+        if self._recorder is not None:
+            self._recorder.close()
         try:
             self._engine.close()
         except Exception:

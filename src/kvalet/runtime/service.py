@@ -32,6 +32,7 @@ from kvalet.runtime.inbox import (
 )
 from kvalet.runtime.loop import EngineLoop
 from kvalet.runtime.messages import Generation, Sink, SlotState, SlotView, Snapshot
+from kvalet.runtime.record import StepRecorder
 from kvalet.runtime.stream import Stream, Vocabulary
 
 T = TypeVar("T")
@@ -50,6 +51,7 @@ class Service:
         on_death: Callable[[str], None] = lambda reason: None,
         clock: Callable[[], float] = time.monotonic,
         check_every_step: bool = False,
+        recorder: StepRecorder | None = None,
     ) -> None:
         self._config = config
         self.n_ctx = config.n_ctx
@@ -66,6 +68,7 @@ class Service:
             on_end=self._forget,
             clock=clock,
             check_every_step=check_every_step,
+            recorder=recorder,
         )
         self._clock = clock
         self._on_death = on_death

@@ -3,11 +3,13 @@
 A record is a file with one JSON object a line, one for each step that computed something:
 
     {"sequences": 4, "decode_rows": 4, "decode_depth": 2048, "prefill_rows": 0, "prefill_depth": 0,
-     "compute_s": 0.0241, "step_s": 0.0259, "pages_out": 0, "pages_in": 0, "copy_s": 0.0}
+     "compute_s": 0.0241, "step_s": 0.0259, "pages_out": 0, "pages_in": 0, "copy_s": 0.0,
+     "idle_copy_s": 0.0}
 
 `sequences` took part. Rows and depths are `work.work_of(plan)`'s; `compute_s` and `copy_s` the
 outcome's; `step_s` is planning to delivery. `pages_out` and `pages_in` are the moves of the
-transfers that landed in this step. Lines stand in the order of the steps.
+transfers that landed in this step, or after the one before it; `idle_copy_s` is the copier's time
+in between, when nothing was computed. Lines stand in the order of the steps.
 
 What a record cannot tell, since nothing was computed or copied in that way, keeps its default.
 """
@@ -21,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
+from kvalet.core.work import StepWork
 from kvalet.errors import ConfigError
 from kvalet.sim.checked import EXACTLY, AtLeastOne, Count, NonNegative, parse
 from kvalet.sim.costs import CostModel
-from kvalet.sim.work import StepWork
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -45,6 +47,7 @@ class StepRecord:
     pages_out: Count = 0
     pages_in: Count = 0
     copy_s: NonNegative = 0.0
+    idle_copy_s: NonNegative = 0.0
 
     @property
     def work(self) -> StepWork:
@@ -130,10 +133,11 @@ def _episodes(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
     pages_out = pages_in = 0
     copy_s = 0.0
     for step in [*records, _QUIET]:
-        if step.copy_s or step.pages_out or step.pages_in:
+        busy_s = step.copy_s + step.idle_copy_s
+        if busy_s or step.pages_out or step.pages_in:
             pages_out += step.pages_out
             pages_in += step.pages_in
-            copy_s += step.copy_s
+            copy_s += busy_s
         elif pages_out or pages_in:
             yield replace(_QUIET, pages_out=pages_out, pages_in=pages_in, copy_s=copy_s)
             pages_out = pages_in = 0

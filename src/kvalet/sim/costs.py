@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
+from kvalet.core.work import StepWork
 from kvalet.errors import ConfigError
 from kvalet.sim.checked import EXACTLY, AtLeastOne, NonNegative, parse
-from kvalet.sim.work import StepWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ sequence ends when it ends.
 from collections import deque
 
 from kvalet.core.plan import FinishReason, Sampled, SeqId, StepOutcome, StepPlan
+from kvalet.core.work import work_of
 from kvalet.engine.base import PACE_STEPS, EngineInfo
 from kvalet.sim.copier import VirtualCopier
 from kvalet.sim.costs import CostModel
-from kvalet.sim.work import work_of
 
 POLL_S = 0.001  # what a step without work takes: the loop's look at copies in flight
 DRAWN = Sampled(token=0)

@@ -1,66 +1,34 @@
 """The copier: its order, its pace, and that nobody waits for it but `close`."""
 
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from threading import Event, Thread
+from collections.abc import Callable, Iterator
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
-from typing_extensions import override
 
-from kvalet.core.plan import AnyTransfer, Direction, HostId, PageId, Transfer, TransferId
-from kvalet.engine.ggml.copier import PACE_PAGES, Copier, Forget, News
-from kvalet.engine.ggml.copies import Copies, Pages
+from kvalet.core.plan import (
+    AnyTransfer,
+    Direction,
+    HostId,
+    PageId,
+    StateLoad,
+    StateSave,
+    Transfer,
+    TransferId,
+)
+from kvalet.engine.base import PACE_SHARE
+from kvalet.engine.ggml.copier import Copier, Forget, News
 from kvalet.errors import EngineError, EngineFatal
-
-PATIENCE_S = 20.0
-
-
-@dataclass
-class Recorder(Copies):
-    """Copies nothing and writes down what it would have done. `gate` is waited for in the middle of
-    each page."""
-
-    did: list[str] = field(default_factory=list[str])
-    gate: Event = field(default_factory=Event)
-    cost: int = 1
-    error: Exception | None = None
-    now: float = 0.0  # a second later after each page
-    closed: Event = field(default_factory=Event)
-
-    def __post_init__(self) -> None:
-        self.gate.set()
-
-    @override
-    def run(self, transfer: AnyTransfer) -> Pages:
-        assert isinstance(transfer, Transfer)
-        for page, _ in transfer.moves:
-            yield self.cost
-            self.did.append(f"begin {page}")
-            assert self.gate.wait(PATIENCE_S)
-            if self.error is not None:
-                raise self.error
-            self.now += 1
-            self.did.append(f"end {page}")
-
-    @override
-    def forget(self, hosts: Iterable[HostId]) -> None:
-        self.did.append(f"forget {[host.place for host in hosts]}")
-
-    @override
-    def close(self) -> None:
-        self.closed.set()
-
-    @property
-    def num_copied(self) -> int:
-        return sum(what.startswith("end") for what in self.did)
+from tests.engine.recorder import PATIENCE_S, Recorder, wait_until
 
 
 @pytest.fixture
-def copies() -> Recorder:
-    return Recorder()
+def copies(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    clock = SimpleNamespace(perf_counter=lambda: recorder.now)
+    monkeypatch.setattr("kvalet.engine.ggml.copier.time", clock)
+    return recorder
 
 
 @pytest.fixture
@@ -76,11 +44,18 @@ def transfer(number: int, *pages: int) -> Transfer:
     return Transfer(TransferId(number), None, Direction.OUT, moves)
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+def save(number: int, *pages: int) -> StateSave:
+    return StateSave(TransferId(number), "state", (), tuple(map(PageId, pages)))
+
+
+def load(number: int, *pages: int) -> StateLoad:
+    moves = tuple((page, HostId(page)) for page in pages)
+    return StateLoad(TransferId(number), "state", (), moves)
+
+
+def step_for(seconds: float) -> float:
+    """How long a step is beside which the copier may be busy for `seconds`."""
+    return seconds / PACE_SHARE
 
 
 def take_until(copier: Copier, is_enough: Callable[[News], bool]) -> News:
@@ -115,38 +90,87 @@ def test_work_is_done_in_the_order_in_which_it_was_handed_over(
     assert copies.did == [*pages, "forget [1, 2]", "begin 1", "end 1"]
 
 
+def test_files_wait_for_all_else(copier: Copier, copies: Recorder) -> None:
+    copies.gate.clear()
+    copier.start([transfer(1, 1)])
+    copier.start([save(2, 10), load(3, 20), transfer(4, 2), Forget((HostId(5),)), transfer(5, 3)])
+    copies.gate.set()
+    assert until_over(copier, 5).landed == [1, 4, 5, 2, 3]
+    assert copies.order == ["1", "2", "forget [5]", "3", "10", "20"]
+
+
+@pytest.mark.parametrize("make", [save, load])
+def test_a_file_makes_way_between_two_of_its_pages(
+    copier: Copier, copies: Recorder, make: Callable[..., AnyTransfer]
+) -> None:
+    copies.errors[2] = EngineError("no memory")
+    copies.gate.clear()
+    copier.start([make(1, 10, 11)])
+    wait_until(lambda: copies.did == ["begin 10"])
+    copier.start([transfer(2, 1), Forget((HostId(5),)), transfer(3, 2), transfer(4)])
+    copies.gate.set()
+    news = until_over(copier, 4)
+    assert (news.landed, news.failed) == ([2, 4, 1], {3: "no memory"})
+    assert copies.order == ["10", "1", "forget [5]", "11"]
+
+
+def test_a_file_that_waits_for_credit_is_in_nobody_s_way(copier: Copier, copies: Recorder) -> None:
+    copier.pace(step_for(1))
+    copier.start([save(1, *range(10, 74))])
+    until_busy(copier, 1)
+    copier.start([transfer(2)])  # nothing to copy: no credit is needed
+    assert until_over(copier, 1).landed == [2]
+    copier.start([transfer(3, 1)])
+    copier.pace(step_for(1))
+    assert until_over(copier, 1).landed == [3]
+    assert copies.order == ["10", "1"]
+
+
 def test_beside_steps_that_compute_it_keeps_a_pace(copier: Copier, copies: Recorder) -> None:
     """What a step leaves of its credit is not the next one's, and nobody to disturb is no pace."""
     for _ in range(3):
-        copier.pace(is_computing=True)
+        copier.pace(step_for(8))
     copier.start([transfer(1, *range(100))])
     for steps in (1, 2, 3):
-        wait_until(lambda: copies.num_copied >= PACE_PAGES * steps)  # noqa: B023  # done at once
-        assert copies.num_copied == PACE_PAGES * steps
-        assert not copier.take().landed
-        copier.pace(is_computing=True)
-    copier.pace(is_computing=False)
+        assert until_busy(copier, 8).landed == []
+        assert copies.num_copied == 8 * steps
+        copier.pace(step_for(8))
+    copier.pace(None)
     assert until_over(copier, 1).landed == [1]
-    copier.pace(is_computing=True)
+    copier.pace(step_for(8))
     copier.start([transfer(2, *range(100))])
-    wait_until(lambda: copies.num_copied >= 100 + PACE_PAGES)
-    assert copies.num_copied == 100 + PACE_PAGES
+    until_busy(copier, 8)
+    assert copies.num_copied == 100 + 8
 
 
-def test_pages_that_cost_more_take_more_steps(copier: Copier, copies: Recorder) -> None:
-    copies.cost = PACE_PAGES // 2 + 1
-    copier.pace(is_computing=True)
-    copier.start([transfer(1, *range(3))])
-    for steps in (1, 2, 3):
-        wait_until(lambda: copies.num_copied >= steps)  # noqa: B023  # done at once
-        assert copies.num_copied == steps
-        copier.pace(is_computing=True)
-    assert until_over(copier, 1).landed == [1]
+def test_credit_that_was_overdrawn_is_owed(copier: Copier, copies: Recorder) -> None:
+    """A page is copied whole, though it takes longer than there is credit for."""
+    copies.page_s = 3
+    copied = []
+    copier.pace(step_for(2))
+    copier.start([transfer(1, *range(4))])
+    for is_there_credit in (True, True, False, True):
+        if is_there_credit:
+            until_busy(copier, 3)
+        copied.append(copies.num_copied)
+        copier.pace(step_for(2))
+    assert copied == [1, 2, 2, 3]
+
+
+def test_what_is_owed_is_forgiven_when_nobody_computes(copier: Copier, copies: Recorder) -> None:
+    copies.page_s = 100
+    copier.pace(step_for(1))
+    copier.start([transfer(1, 1)])
+    until_over(copier, 1)
+    copier.pace(None)
+    copier.pace(step_for(1))
+    copier.start([transfer(2, 2)])
+    assert until_over(copier, 1).landed == [2]
 
 
 def test_a_transfer_lands_without_credit_for_another_page(copier: Copier) -> None:
-    copier.pace(is_computing=True)
-    copier.start([transfer(1, *range(PACE_PAGES)), transfer(2)])
+    copier.pace(step_for(8))
+    copier.start([transfer(1, *range(8)), transfer(2)])
     assert until_over(copier, 2).landed == [1, 2]
 
 
@@ -154,7 +178,7 @@ def test_nobody_waits_for_a_page(copier: Copier, copies: Recorder) -> None:
     copies.gate.clear()
     copier.start([transfer(1, 1, 2)])
     wait_until(lambda: copies.did == ["begin 1"])
-    copier.pace(is_computing=True)
+    copier.pace(step_for(10))
     copier.start([transfer(2)])
     assert copier.take().landed == []
     copies.gate.set()
@@ -162,22 +186,20 @@ def test_nobody_waits_for_a_page(copier: Copier, copies: Recorder) -> None:
 
 
 def test_the_time_of_copies_is_told_once_and_that_of_waiting_never(
-    copier: Copier, copies: Recorder, monkeypatch: pytest.MonkeyPatch
+    copier: Copier, copies: Recorder
 ) -> None:
-    clock = SimpleNamespace(perf_counter=lambda: copies.now)
-    monkeypatch.setattr("kvalet.engine.ggml.copier.time", clock)
-    copier.pace(is_computing=True)
-    copier.start([transfer(1, *range(PACE_PAGES + 2))])
-    assert until_busy(copier, PACE_PAGES).landed == []
+    copier.pace(step_for(8))
+    copier.start([transfer(1, *range(10))])
+    assert until_busy(copier, 8).landed == []
     copies.now += 1000
-    copier.pace(is_computing=True)
+    copier.pace(step_for(8))
     news = until_busy(copier, 2)
     assert (news.landed, news.busy_s) == ([1], 2)
     assert copier.take() == News()
 
 
 def test_an_engine_error_fails_its_transfer_alone(copier: Copier, copies: Recorder) -> None:
-    copies.error = EngineError("no memory")
+    copies.errors[1] = EngineError("no memory")
     copier.start([transfer(1, 1), transfer(2)])
     news = until_over(copier, 2)
     assert (news.landed, news.failed) == ([2], {1: "no memory"})
@@ -185,7 +207,7 @@ def test_an_engine_error_fails_its_transfer_alone(copier: Copier, copies: Record
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_any_other_error_is_fatal(copies: Recorder, asynchronous: bool) -> None:
-    copies.error = ZeroDivisionError("our bug")
+    copies.errors[1] = ZeroDivisionError("our bug")
     copier = Copier(copies, asynchronous=asynchronous)
     copier.start([transfer(1, 1), transfer(2)])
 
@@ -218,20 +240,21 @@ def test_close_waits_for_the_page_being_copied_and_drops_the_rest(copies: Record
     copier.close()
 
 
-def test_close_does_not_wait_for_credit(copies: Recorder) -> None:
+@pytest.mark.parametrize("make", [transfer, save])
+def test_close_does_not_wait_for_credit(copies: Recorder, make: Callable[..., AnyTransfer]) -> None:
     copier = Copier(copies, asynchronous=True)
-    copier.pace(is_computing=True)
-    copier.start([transfer(1, *range(100))])
-    wait_until(lambda: copies.num_copied == PACE_PAGES)
+    copier.pace(step_for(8))
+    copier.start([make(1, *range(100))])
+    until_busy(copier, 8)
     copier.close()
-    assert copies.num_copied == PACE_PAGES
+    assert copies.num_copied == 8
 
 
 def test_without_a_thread_everything_lands_at_once(copies: Recorder) -> None:
     before = threading.active_count()
     copier = Copier(copies, asynchronous=False)
-    copier.pace(is_computing=True)
-    copier.start([transfer(1, *range(100)), transfer(2)])
+    copier.pace(step_for(1))
+    copier.start([save(3, 1, 2), transfer(1, *range(100)), transfer(2)])
     assert threading.active_count() == before
-    assert copier.take().landed == [1, 2]
+    assert copier.take().landed == [1, 2, 3]
     copier.close()

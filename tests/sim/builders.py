@@ -8,9 +8,9 @@ from kvalet.sim.workloads import Lengths, Request, draw
 
 NOTHING = CostModel(
     step_s=0.0,
-    decode_row_s=0.0,
+    row_s=0.0,
+    further_row_s=0.0,
     decode_cell_s=0.0,
-    prefill_row_s=0.0,
     prefill_cell_s=0.0,
     beside_share=0.0,
     host_s=0.0,

@@ -112,17 +112,9 @@ def test_costs_are_fitted_and_used(capsys: pytest.CaptureFixture[str], tmp_path:
     ]
     record.write_text("".join(json.dumps(asdict(step)) + "\n" for step in steps))
     out = _output(capsys, ("simulate", "--calibrate", str(record), "--costs", str(costs)))
-    assert out.splitlines()[0].split() == [
-        "predicted",
-        "of",
-        "median",
-        "error",
-        "p90",
-        "error",
-        "sum",
-    ]
-    assert "left at their defaults: prefill_row_s" in out
-    assert CostModel.load(costs).decode_row_s == pytest.approx(0.25)
+    assert out.split()[:8] == ["predicted", "of", "median", "error", "p90", "error", "sum", "slow"]
+    assert "left at their defaults: further_row_s" in out
+    assert CostModel.load(costs).row_s == pytest.approx(0.25)
     found = json.loads(_output(capsys, (*ONE, "--json", "--costs", str(costs))))
     assert found["costs"]["source"] == "record.jsonl, 60 steps"
 

@@ -7,8 +7,9 @@ import pytest
 
 from kvalet.core.plan import Draw, Grant, PageId, SamplingParams, SeqId, StepPlan
 from kvalet.core.work import StepWork, work_of
+from kvalet.engine.ggml.graphs import bucket
 from kvalet.errors import ConfigError
-from kvalet.sim.costs import CostModel
+from kvalet.sim.costs import CostModel, graph_rows
 from tests.sim.builders import NOTHING
 
 PAGES = (PageId(0), PageId(1))
@@ -29,21 +30,34 @@ def test_depth_counts_the_cells_that_each_row_sees() -> None:
 def test_a_step_costs_the_sum_of_its_parts() -> None:
     costs = CostModel(
         step_s=1.0,
-        decode_row_s=2.0,
+        row_s=2.0,
+        further_row_s=0.5,
         decode_cell_s=0.5,
-        prefill_row_s=3.0,
         prefill_cell_s=0.25,
         host_s=7.0,
         host_row_s=0.5,
     )
-    work = StepWork(decode_rows=2, decode_depth=10, prefill_rows=4, prefill_depth=8)
-    assert costs.compute_s(work) == 1 + 2 * 2 + 10 * 0.5 + 4 * 3 + 8 * 0.25
+    few = StepWork(decode_rows=2, decode_depth=10, prefill_rows=4, prefill_depth=8)
+    assert costs.compute_s(few) == 1 + 6 * 2 + 10 * 0.5 + 8 * 0.25
+    many = StepWork(decode_rows=1, prefill_rows=20)  # a graph of 24 rows
+    assert costs.compute_s(many) == 1 + 16 * 2 + 8 * 0.5
     assert costs.outside_s(3) == 8.5
 
 
+def test_graphs_have_the_widths_of_the_engine_s() -> None:
+    assert [graph_rows(count) for count in (1, 8, 9, 64, 65, 512)] == [1, 8, 16, 64, 96, 512]
+    for count in range(1, 513):
+        assert graph_rows(count) == bucket(count, 1, 512)
+
+
 def test_the_defaults_are_what_was_measured() -> None:
-    """docs/lab-log.md, "A quiet machine": 1 and 4 chats, about 500 deep, within 3 %."""
+    """docs/lab-log.md, "A quiet machine": 1 and 4 chats 500 deep, and a prompt, within 3 %."""
     costs = CostModel()
+    prompt_s = sum(
+        costs.compute_s(StepWork(prefill_rows=rows, prefill_depth=rows * depth))
+        for rows, depth in ((512, 256), (512, 768), (434, 1241))
+    )
+    assert prompt_s == pytest.approx(4.958, rel=0.03)
     for count, compute_ms, step_ms in ((1, 9.63, 10.55), (4, 24.11, 25.94)):
         compute_s = costs.compute_s(StepWork(count, count * 500))
         assert 1e3 * compute_s == pytest.approx(compute_ms, rel=0.03)

@@ -105,11 +105,11 @@ def test_time_that_was_overdrawn_is_owed() -> None:
 
 def test_the_shortest_of_the_last_steps_counts() -> None:
     """Beside a long prompt no more is copied than beside a chat that generates."""
-    engine = _engine(replace(COSTS, prefill_row_s=1.0, page_out_s=0.001))
+    engine = _engine(replace(COSTS, prefill_cell_s=0.02, page_out_s=0.001))
     engine.execute(_computing(0))
     prompt = Grant(SeqId(0), 0, (1,) * 99, (PageId(0),), None)
     long_step = StepPlan(1, grants=(prompt,))
-    assert engine.execute(long_step).compute_s == 100.0
+    assert engine.execute(long_step).compute_s == pytest.approx(100.0)
     engine.execute(replace(long_step, transfers=(_copy(1, 200),)))
     seconds = [engine.execute(long_step).copy_s for _ in range(2)]
     assert seconds == pytest.approx([2 * PACE_SHARE, PACE_SHARE])

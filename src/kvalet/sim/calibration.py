@@ -1,4 +1,4 @@
-"""Fits the cost model to a record of real steps, by least squares.
+"""Fits the cost model to a record of real steps.
 
 A record is a file with one JSON object a line, one for each step that computed something:
 
@@ -20,17 +20,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
 from kvalet.core.work import StepWork
 from kvalet.errors import ConfigError
+from kvalet.sim import regression
 from kvalet.sim.checked import EXACTLY, AtLeastOne, Count, NonNegative, parse
-from kvalet.sim.costs import CostModel
-
-Floats: TypeAlias = NDArray[np.float64]
-
-INDEPENDENT: Final = 1e-3  # how different two kinds of work must be, of a column's length
+from kvalet.sim.costs import FIRST_ROWS, CostModel, graph_rows
+from kvalet.sim.regression import Floats, non_negative, robust
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +60,7 @@ class Residual:
     median: float
     p90: float
     total: float  # predicted in all, as a multiple of what was measured in all
+    num_slow: int  # took half as long again as predicted, or more; left out of the fit of steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +93,12 @@ def fit(records: Sequence[StepRecord], source: str) -> Calibration:
     if not records:
         raise ConfigError(f"{source}: there is no step in it")
     fitted: dict[str, Any] = {
-        **_fitted(records, _COMPUTE, lambda step: step.compute_s, source),
-        **_fitted(records, _OUTSIDE, lambda step: max(0.0, step.step_s - step.compute_s), source),
+        **_fitted(records, _COMPUTE, lambda s: s.compute_s, robust, source),
+        **_fitted(records, _OUTSIDE, lambda s: max(0.0, s.step_s - s.compute_s), robust, source),
     }
     episodes = list(_episodes(records))
     if episodes:
-        fitted |= _fitted(episodes, _COPIES, lambda episode: episode.copy_s, source)
+        fitted |= _fitted(episodes, _COPIES, lambda s: s.copy_s, non_negative, source)
     costs = CostModel(source=f"{source}, {len(records)} steps", **fitted)
     names = [*_COMPUTE, *_OUTSIDE, *_COPIES]
     kept = tuple(name for name in names if name not in fitted)
@@ -111,9 +109,9 @@ _Feature: TypeAlias = Callable[[StepRecord], float]
 
 _COMPUTE: Final[dict[str, _Feature]] = {
     "step_s": lambda step: 1.0,
-    "decode_row_s": lambda step: step.decode_rows,
+    "row_s": lambda step: min(graph_rows(step.work.num_rows), FIRST_ROWS),
+    "further_row_s": lambda step: max(graph_rows(step.work.num_rows) - FIRST_ROWS, 0),
     "decode_cell_s": lambda step: step.decode_depth,
-    "prefill_row_s": lambda step: step.prefill_rows,
     "prefill_cell_s": lambda step: step.prefill_depth,
     "beside_share": lambda step: step.copy_s,
 }
@@ -151,39 +149,19 @@ def _fitted(
     records: Sequence[StepRecord],
     features: dict[str, _Feature],
     measured: Callable[[StepRecord], float],
+    fitter: Callable[[Floats, Floats], Floats],
     source: str,
 ) -> dict[str, float]:
-    """Costs by name, none negative, of the features that occur."""
+    """Costs by name of the features that occur."""
     names = [name for name, feature in features.items() if any(map(feature, records))]
     matrix = np.array([[features[name](step) for name in names] for step in records], float)
-    wanted = np.array([measured(step) for step in records], float)
-    _require_independent(matrix, names, source)
-    found = _non_negative(matrix, wanted)
-    weights = 1 / np.maximum(matrix @ found, wanted.mean() / 10)  # long steps vary more
-    found = _non_negative(matrix * weights[:, None], wanted * weights)
-    return dict(zip(names, map(float, found), strict=True))
-
-
-def _require_independent(matrix: Floats, names: list[str], source: str) -> None:
-    scaled = matrix / np.linalg.norm(matrix, axis=0)
-    if len(scaled) < len(names) or np.linalg.svd(scaled, compute_uv=False)[-1] < INDEPENDENT:
+    if not regression.are_distinct(matrix):
         raise ConfigError(
             f"{source}: does not tell {', '.join(names)} apart: record chats of different lengths, "
             "alone and several at once"
         )
-
-
-def _non_negative(matrix: Floats, wanted: Floats) -> Floats:
-    """Least squares; what would be negative is 0, the worst first."""
-    used = list(range(matrix.shape[1]))
-    found = np.zeros(matrix.shape[1])
-    while used:
-        part = np.linalg.lstsq(matrix[:, used], wanted, rcond=None)[0]
-        if part.min() >= 0:
-            found[used] = part
-            break
-        used.pop(int(part.argmin()))
-    return found
+    found = fitter(matrix, np.array([measured(step) for step in records], float))
+    return dict(zip(names, map(float, found), strict=True))
 
 
 def _residuals(
@@ -201,6 +179,9 @@ def _residuals(
 def _residual(what: str, predicted: Sequence[float], measured: Sequence[float]) -> Residual:
     pairs = zip(predicted, measured, strict=True)
     errors = [abs(guess / real - 1) for guess, real in pairs if real]
+    num_slow = sum(
+        real > regression.SLOW * guess for guess, real in zip(predicted, measured, strict=True)
+    )
     median, p90 = np.percentile(errors or [0.0], [50, 90])
     total = sum(predicted) / (sum(measured) or 1.0)
-    return Residual(what, len(measured), float(median), float(p90), total)
+    return Residual(what, len(measured), float(median), float(p90), total, num_slow)

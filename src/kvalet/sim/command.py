@@ -106,7 +106,7 @@ def _calibrate(record: Path, target: Path | None) -> int:
         raise ConfigError("--calibrate needs --costs, the file to write to")
     found = calibration.fit(calibration.load(record), record.name)
     found.costs.save(target)
-    residuals = Table("predicted", "of", "median error", "p90 error", "sum", box=None)
+    residuals = Table("predicted", "of", "median error", "p90 error", "sum", "slow", box=None)
     for item in found.residuals:
         residuals.add_row(
             item.what,
@@ -114,6 +114,7 @@ def _calibrate(record: Path, target: Path | None) -> int:
             f"{item.median:.1%}",
             f"{item.p90:.1%}",
             f"x {item.total:.3f}",
+            str(item.num_slow),
         )
     console = _console()
     console.print(residuals)

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -11,38 +11,49 @@ from kvalet.core.work import StepWork
 from kvalet.errors import ConfigError
 from kvalet.sim.checked import EXACTLY, AtLeastOne, NonNegative, parse
 
+FIRST_ROWS: Final = 16  # of a step, that cost more each than those after them
+
+
+def graph_rows(num_rows: int) -> int:
+    """Rows that are computed for so many: graphs come in certain widths (`engine/ggml/graphs.py`,
+    `bucket`)."""
+    step = 1 if num_rows <= 8 else 8 if num_rows <= 64 else 32
+    return -(-num_rows // step) * step
+
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Linear in a step's rows and their depths. A row of a prompt is cheaper than one of a chat
-    that generates, since weights are read once for many rows.
+    """Linear in the rows of a step's graph and in the cells that rows see.
 
-    The defaults are SmolLM2-135M-Instruct Q4_1 on two virtual cores with AVX-512 (docs/lab-log.md,
-    "A quiet machine"): decode steps of 1 and 4 chats at a depth of about 500, 9.63 and 24.11 ms in
-    the graph, 10.55 and 25.94 ms in all; attention over 2,000 cells 1.9 and 10 ms."""
+    The defaults are SmolLM2-135M-Instruct Q4_1 on two virtual cores with AVX-512. From
+    docs/lab-log.md: "A quiet machine", steps of 1 and 4 chats at a depth of about 500, 9.63 and
+    24.11 ms in the graph, 10.55 and 25.94 ms in all; "The second turn of a chat", a prompt of 1,458
+    tokens in 4,958 ms; "Pages and places" for a page's copy. The rest from attention over 2,000
+    cells, 1.9 and 10 ms for 1 and 4 chats, and from steps beside copies, recorded in process."""
 
     __pydantic_config__: ClassVar[ConfigDict] = EXACTLY
 
     step_s: NonNegative = 4.8e-3  # in the graph, however many rows
-    decode_row_s: NonNegative = 4.3e-3
-    decode_cell_s: NonNegative = 1.1e-6  # per row and cell that it sees
-    prefill_row_s: NonNegative = 2.2e-3
-    prefill_cell_s: NonNegative = 0.5e-6
-    beside_share: NonNegative = 1.0  # of the copier's busy time, added to the step beside it
+    row_s: NonNegative = 4.3e-3  # each of the first 16
+    further_row_s: NonNegative = 3.0e-3
+    decode_cell_s: NonNegative = 1.1e-6  # per row of a chat that generates and cell that it sees
+    prefill_cell_s: NonNegative = 0.5e-6  # the same of prompts and replays
+    beside_share: NonNegative = 0.6  # of the copier's busy time, added to the step beside it
     host_s: NonNegative = 0.6e-3  # of a step outside the graph
     host_row_s: NonNegative = 0.3e-3  # per sequence that takes part
-    page_out_s: NonNegative = 0.15e-3  # 720 KiB at about 5 GB/s
-    page_in_s: NonNegative = 0.15e-3
+    page_out_s: NonNegative = 0.12e-3
+    page_in_s: NonNegative = 0.08e-3
     page_bytes: AtLeastOne = 737_280
     source: str = "SmolLM2-135M-Instruct Q4_1, 2 virtual cores with AVX-512"
 
     def compute_s(self, work: StepWork) -> float:
         """In the graph, with no copy beside it."""
+        rows = graph_rows(work.num_rows)
         return (
             self.step_s
-            + work.decode_rows * self.decode_row_s
+            + min(rows, FIRST_ROWS) * self.row_s
+            + max(rows - FIRST_ROWS, 0) * self.further_row_s
             + work.decode_depth * self.decode_cell_s
-            + work.prefill_rows * self.prefill_row_s
             + work.prefill_depth * self.prefill_cell_s
         )
 

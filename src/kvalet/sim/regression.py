@@ -1,0 +1,53 @@
+"""Least squares with coefficients that are never negative, and a fit that outliers do not bend."""
+
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+
+SLOW: Final = 1.5  # as a multiple of what is predicted: something else had the machine
+DISTINCT: Final = 1e-3  # how different columns must be, of their length
+NUM_PASSES: Final = 30
+SMALLEST_ERROR: Final = 1e-3  # relative; below it all are alike
+
+
+def are_distinct(matrix: Floats) -> bool:
+    """Whether the columns' coefficients can be told apart."""
+    if matrix.shape[0] < matrix.shape[1]:
+        return False
+    scaled = matrix / np.linalg.norm(matrix, axis=0)
+    return bool(np.linalg.svd(scaled, compute_uv=False)[-1] >= DISTINCT)
+
+
+def non_negative(matrix: Floats, wanted: Floats) -> Floats:
+    """Least squares; what would be negative is 0, the worst first."""
+    used = list(range(matrix.shape[1]))
+    found = np.zeros(matrix.shape[1])
+    while used:
+        part = np.linalg.lstsq(matrix[:, used], wanted, rcond=None)[0]
+        if part.min() >= 0:
+            found[used] = part
+            break
+        used.pop(int(part.argmin()))
+    return found
+
+
+def robust(matrix: Floats, wanted: Floats) -> Floats:
+    """Least squares of relative errors, without what is SLOW by a first fit of medians. A mean is
+    what sums need, but not one of moments in which the machine did something else."""
+    scale = 1 / np.maximum(wanted, wanted.mean() / 10)
+    weights = scale
+    for _ in range(NUM_PASSES):
+        found = _weighted(matrix, wanted, weights)
+        errors = np.maximum(np.abs(matrix @ found - wanted) * scale, SMALLEST_ERROR)
+        weights = scale / np.sqrt(errors)
+    predicted = matrix @ _weighted(matrix, wanted, weights)
+    kept = wanted <= SLOW * predicted
+    scale = 1 / np.maximum(predicted, wanted.mean() / 10)
+    return _weighted(matrix[kept], wanted[kept], scale[kept])
+
+
+def _weighted(matrix: Floats, wanted: Floats, weights: Floats) -> Floats:
+    return non_negative(matrix * weights[:, None], wanted * weights)

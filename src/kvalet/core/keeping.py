@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking, Place
 from kvalet.core.plan import PageId, SlotId, Tier
-from kvalet.core.sequence import Sequence
-from kvalet.core.store import HostPage, HostStore
+from kvalet.core.sequence import PageName, Sequence
+from kvalet.core.store import HostKey, HostPage, HostStore
 from kvalet.core.transfers import Transfers
 from kvalet.errors import Conflict
 
@@ -19,7 +19,7 @@ from kvalet.errors import Conflict
 @dataclass(slots=True, eq=False)
 class Kept:
     seq: Sequence
-    host_pages: dict[int, HostPage]  # by index
+    host_pages: list[HostPage]  # its first ones, in position order
     timeout_s: float
     until: float | None = None  # seconds; counted from the first plan that sees it
 
@@ -27,7 +27,7 @@ class Kept:
     def is_used(self) -> bool:
         """By a request that goes on with most of it; one that shares only its beginning is
         somebody else's."""
-        num_used = sum(host.is_used for host in self.host_pages.values())
+        num_used = sum(host.is_used for host in self.host_pages)
         return 2 * num_used > len(self.host_pages) or not self.host_pages
 
 
@@ -53,13 +53,14 @@ class Keeping:
         places = self._parking.places_of_ended(seq)
         if not places or (before is not None and before.seq is seq):
             raise Conflict(f"slot {slot} is idle and has nothing to park")
-        tier = self._tier_for(seq, len(places))
+        names = self._names(seq, len(places))
+        tier = self._tier_for(names)
         places = _to_pin(places, tier)
-        kept = self._pin(seq, range(len(places)), tier, timeout_s)
+        kept = self._pin(seq, names[: len(places)], tier, timeout_s)
         self.adopt(slot, kept)
         pairs = [
-            (place, kept.host_pages[index])
-            for index, place in enumerate(places)
+            (place, host)
+            for place, host in zip(places, kept.host_pages, strict=True)
             if not isinstance(place, HostPage)
         ]
         self._transfers.copy_out(
@@ -70,29 +71,38 @@ class Keeping:
         )
 
     def pin_for_file(self, seq: Sequence, num_pages: int, timeout_s: float) -> Kept:
-        """Places for the first pages of `seq`, to be read from a file. If that means the disk, what
-        is cached in RAM stays there: the file has not proven yet that it can replace it. Raises
+        """Places for the first pages of `seq`, an id of its own, to be read from a file. What the
+        store has is taken as it is; the others are nobody's to find or to count on before they are
+        `found`, and nothing cached makes way for them: the file is late, and may be broken. Raises
         Conflict if the budget does not hold them."""
-        tier = self._tier_for(seq, num_pages)
-        indices = range(num_pages)
-        if tier is Tier.DISK:
-            return self._pin(
-                seq, [i for i in indices if not self._is_cached(seq, i)], tier, timeout_s
-            )
-        return self._pin(seq, indices, tier, timeout_s)
+        keys: list[HostKey] = []
+        for index, name in enumerate(self._names(seq, num_pages)):
+            is_here = self._store.find(name, seq.page_tokens(index)) is not None
+            keys.append(name if is_here else (seq.seq_id, index))
+        tier = self._tier_for(keys)
+        if tier is Tier.DISK:  # where a page that is merely cached in RAM would move
+            keys = [
+                (seq.seq_id, index) if self._store.is_cached(key) else key
+                for index, key in enumerate(keys)
+            ]
+        return self._pin(seq, keys, tier, timeout_s)
 
-    def _is_cached(self, seq: Sequence, index: int) -> bool:
-        name = seq.name_of(index, self._parking.root)
-        host = self._store.find(name, seq.page_tokens(index))
-        return host is not None and not host.num_pins
+    def found(self, kept: Kept) -> None:
+        """The file held what it said: its pages may be found by name from now on."""
+        for host, name in zip(
+            kept.host_pages, self._names(kept.seq, len(kept.host_pages)), strict=True
+        ):
+            self._store.rename(host, name)
 
-    def _pin(self, seq: Sequence, indices: Iterable[int], tier: Tier, timeout_s: float) -> Kept:
-        kept = Kept(seq, {}, timeout_s)
+    def _names(self, seq: Sequence, num_pages: int) -> list[PageName]:
+        return [seq.name_of(index, self._parking.root) for index in range(num_pages)]
+
+    def _pin(self, seq: Sequence, keys: Iterable[HostKey], tier: Tier, timeout_s: float) -> Kept:
+        kept = Kept(seq, [], timeout_s)
         self._pinning[kept] = None
-        for index in indices:
-            name = seq.name_of(index, self._parking.root)
-            kept.host_pages[index] = self._store.pin(name, seq.page_tokens(index), tier)
-        for host in kept.host_pages.values():
+        for index, key in enumerate(keys):
+            kept.host_pages.append(self._store.pin(key, seq.page_tokens(index), tier))
+        for host in kept.host_pages:
             host.is_used = False
         return kept
 
@@ -104,7 +114,7 @@ class Keeping:
     def drop(self, kept: Kept) -> None:
         """In reverse: of a chain that becomes cache, the end makes room first."""
         del self._pinning[kept]
-        for host in reversed(kept.host_pages.values()):
+        for host in reversed(kept.host_pages):
             self._store.unpin(host)
 
     def bring_back(self, slot: SlotId) -> None:
@@ -112,13 +122,13 @@ class Keeping:
         kept = self._kept.get(slot)
         if kept is None:
             raise Conflict(f"slot {slot} is idle and nothing of it is parked")
-        found = {index: self._parking.find(kept.seq, index) for index in kept.host_pages}
-        there = [page for page in found.values() if page is not None]
+        found = [self._parking.find(kept.seq, index) for index in range(len(kept.host_pages))]
+        there = [page for page in found if page is not None]
         for page in there:  # held: taking pages evicts cached ones
             self._pool.hold(page)
         wanted = [
             (index, host)
-            for index, host in kept.host_pages.items()
+            for index, host in enumerate(kept.host_pages)
             if host.is_landed and found[index] is None
         ][: self._pool.num_clear]
         copied = [(index, self._pool.take(), host) for index, host in wanted]
@@ -148,14 +158,13 @@ class Keeping:
     def pins(self) -> Iterator[HostPage]:
         """Pages of the host store that idle slots need."""
         for kept in self._pinning:
-            yield from kept.host_pages.values()
+            yield from kept.host_pages
 
-    def _tier_for(self, seq: Sequence, num_pages: int) -> Tier:
+    def _tier_for(self, keys: Collection[HostKey]) -> Tier:
         """Raises Conflict."""
-        names = [seq.name_of(index, self._parking.root) for index in range(num_pages)]
-        tier = self._store.tier_for(names)
+        tier = self._store.tier_for(keys)
         if tier is None:
-            raise Conflict(f"the host memory budget does not hold {num_pages} pages more")
+            raise Conflict(f"the host memory budget does not hold {len(keys)} pages more")
         return tier
 
     def _copied_out(self, slot: SlotId, kept: Kept) -> None:
@@ -163,7 +172,7 @@ class Keeping:
         they were asked back meanwhile."""
         if self._kept.get(slot) is not kept:
             return
-        for index, host in kept.host_pages.items():
+        for index, host in enumerate(kept.host_pages):
             page = self._parking.find(kept.seq, index)
             if page is not None and host.is_landed and not self._transfers.num_sharing(page):
                 self._pool.forget(page)

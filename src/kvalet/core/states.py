@@ -15,8 +15,6 @@ from kvalet.core.store import HostStore
 from kvalet.core.transfers import Transfers
 from kvalet.errors import Conflict
 
-NOBODY = SeqId(-1)  # the id of what a file restores: no request's
-
 
 class States:
     def __init__(
@@ -34,7 +32,7 @@ class States:
         self._transfers = transfers
         self._parking = parking
         self._keeping = keeping
-        self._incomplete: set[TransferId] = set()
+        self._num_restores = 0
 
     def save(self, slot: SlotId, path: str) -> tuple[TransferId, int]:
         """Write the first pages that `slot`'s last request left, as far as they are still to be
@@ -54,29 +52,19 @@ class States:
         changes nothing."""
         if self._slots.held[slot] is not None:
             raise Conflict(f"slot {slot} is not idle")
-        seq = Sequence(NOBODY, tokens, None, SamplingParams(), slot=slot, status=Status.ENDED)
+        self._num_restores += 1
+        nobody = SeqId(-self._num_restores)  # no request's, nor another restore's
+        seq = Sequence(nobody, tokens, None, SamplingParams(), slot=slot, status=Status.ENDED)
         seq.num_computed = len(tokens)
         kept = self._keeping.pin_for_file(seq, len(tokens) // PAGE_CELLS, timeout_s)
-        missing = [(index, host) for index, host in kept.host_pages.items() if host.is_missing]
+        missing = [(i, host) for i, host in enumerate(kept.host_pages) if host.is_missing]
 
         def landed() -> None:
-            if all(host.is_landed for host in kept.host_pages.values()):
-                self._keeping.adopt(slot, kept)
-                self._slots.note_last(slot, seq)
-            else:  # another copy that this one counted on has failed
-                self._keeping.drop(kept)
-                self._incomplete.add(transfer_id)
+            self._keeping.found(kept)
+            self._keeping.adopt(slot, kept)
+            self._slots.note_last(slot, seq)
 
-        transfer_id = self._transfers.load(
-            path, tokens, missing, landed, lambda: self._keeping.drop(kept)
-        )
-        return transfer_id
-
-    def is_complete(self, transfer_id: TransferId) -> bool:
-        """Whether a restore that has landed brought all there was; asked once."""
-        is_incomplete = transfer_id in self._incomplete
-        self._incomplete.discard(transfer_id)
-        return not is_incomplete
+        return self._transfers.load(path, tokens, missing, landed, lambda: self._keeping.drop(kept))
 
     def erase(self, slot: SlotId) -> int:
         """Forget what `slot`'s last request left, but for what others hold; returns of how many

@@ -152,6 +152,22 @@ class HostStore:
     def has(self, key: HostKey) -> bool:
         return key in self._by_key
 
+    def is_cached(self, key: HostKey) -> bool:
+        page = self._by_key.get(key)
+        return page is not None and page.num_pins == 0
+
+    def rename(self, page: HostPage, name: PageName) -> None:
+        """A complete page is found by `name` from now on, and no other is: one that is merely
+        cached makes way, one in use goes when nobody needs it."""
+        other = self._by_key.get(name)
+        if other is page:
+            return
+        if other in self._idle:
+            self._evict(other)
+        del self._by_key[page.key]
+        page.key = name
+        self._by_key[name] = page
+
     def find(self, name: PageName, tokens: list[int]) -> HostPage | None:
         """The complete page of that name; the ids are compared too: a hash is not a proof."""
         page = self._by_key.get(name)

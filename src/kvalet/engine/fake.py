@@ -68,7 +68,7 @@ class StateFile:
 @dataclass(slots=True)
 class FakeEngine:
     """`transfer_steps`: steps a copy takes to land; 0 lands it in its own step. State files are
-    kept by path."""
+    kept by path, and are written and read while no other transfer is in flight."""
 
     num_pages: int
     num_vocab: int = 256
@@ -79,6 +79,7 @@ class FakeEngine:
     _pages: list[list[int]] = field(init=False)
     _host: dict[HostId, list[int]] = field(default_factory=dict[HostId, list[int]])
     _due: deque[tuple[int, AnyTransfer]] = field(default_factory=deque[tuple[int, AnyTransfer]])
+    _files: deque[tuple[int, AnyTransfer]] = field(default_factory=deque[tuple[int, AnyTransfer]])
 
     def __post_init__(self) -> None:
         self._pages = [[UNUSED] * PAGE_CELLS for _ in range(self.num_pages)]
@@ -109,7 +110,9 @@ class FakeEngine:
         for shift in plan.page_shifts:
             self._shift(shift)
         outcome = self._compute(plan)
-        self._due += [(plan.step + self.transfer_steps, transfer) for transfer in plan.transfers]
+        for transfer in plan.transfers:
+            queue = self._due if isinstance(transfer, Transfer) else self._files
+            queue.append((plan.step + self.transfer_steps, transfer))
         landed, failed = self._land(plan.step)
         return StepOutcome(
             sampled=outcome.sampled,
@@ -121,6 +124,7 @@ class FakeEngine:
 
     def close(self) -> None:
         self._due.clear()
+        self._files.clear()
 
     def _shift(self, shift: PageShift) -> None:
         mark = -shift.distance * SHIFT_MARK
@@ -160,8 +164,8 @@ class FakeEngine:
     def _land(self, step: int) -> tuple[tuple[TransferId, ...], dict[TransferId, str]]:
         landed: list[TransferId] = []
         failed: dict[TransferId, str] = {}
-        while self._due and self._due[0][0] <= step:
-            _, transfer = self._due.popleft()
+        while (queue := self._due or self._files) and queue[0][0] <= step:
+            _, transfer = queue.popleft()
             message = self._run(transfer)
             if message is None:
                 landed.append(transfer.transfer_id)

@@ -66,16 +66,10 @@ class SlotControl:
             return
         for transfer_id in outcome.landed:
             if work := self._file_work.pop(transfer_id, None):
-                self._answer(transfer_id, work)
+                give(work.answer, partial(self._done, work))
         for transfer_id, message in outcome.failed_transfers.items():
             if work := self._file_work.pop(transfer_id, None):
                 refuse(work.answer, EngineError(message))
-
-    def _answer(self, transfer_id: TransferId, work: _FileWork) -> None:
-        if self.scheduler.states.is_complete(transfer_id):
-            give(work.answer, partial(self._done, work))
-        else:
-            refuse(work.answer, EngineError("a copy of the same pages failed: try again"))
 
     def refuse_all(self, error: Exception) -> None:
         for work in self._file_work.values():

@@ -134,6 +134,29 @@ def test_a_full_cache_is_not_turned_over_and_over() -> None:
     assert num_pages(copies(runner, Direction.OUT, ahead=True)) <= 3 * 2
 
 
+def test_copying_ahead_goes_on_though_the_oldest_on_the_host_is_in_the_pool_too() -> None:
+    scheduler = make_scheduler(16, 2, cache_budget_pages=12, mirror=True)
+    runner = Run(scheduler, FakeEngine(16, transfer_steps=1))
+    system = make_prompt(2 * PAGE_CELLS, salt=3)
+    mirrored = []
+    for seq_id in range(1, 15):
+        prompt = (*system, *make_prompt(100, salt=10 + seq_id))
+        scheduler.add(make_seq(seq_id, prompt=prompt, max_new_tokens=3))
+        runner.until_idle()
+        mirrored.append(scheduler.counters.pages_mirrored)
+    assert all(later > earlier for earlier, later in pairwise(mirrored))
+
+
+def test_copying_ahead_stops_where_the_cache_holds_only_what_the_pool_has() -> None:
+    """Nor does anything the cache holds make room then."""
+    scheduler = make_scheduler(16, 2, cache_budget_pages=2, mirror=True)
+    runner = Run(scheduler, FakeEngine(16, transfer_steps=1))
+    scheduler.add(make_seq(1, 200, 3))
+    runner.until_idle()
+    assert (scheduler.pool.num_cached, scheduler.store.num_cached) == (6, 2)
+    assert scheduler.counters.pages_mirrored == 2
+
+
 def test_a_prefix_pushed_out_of_the_pool_comes_back_from_the_store() -> None:
     runner = make_run()
     prompt = make_prompt(5 * PAGE_CELLS + 3, salt=1)

@@ -2,7 +2,7 @@
 
 A copy holds its pages and keeps its places busy until it has landed, whatever becomes of the
 sequence meanwhile; then it calls `landed` or `failed`, once, and lets go. Copies land in the order
-in which they were started.
+in which they were started, but for those of state files.
 """
 
 from collections import Counter

@@ -149,13 +149,16 @@ class Parking:
     def find(self, seq: Sequence, index: int) -> PageId | None:
         """The pool's page of that name."""
         name = self.name(seq, index)
-        return None if name is None else self._pool.find(name, seq.page_tokens(index))
+        if name is None or not self._pool.has(name):  # the usual case, every step of a wait
+            return None
+        return self._pool.find(name, seq.page_tokens(index))
 
     def places_of_ended(self, seq: Sequence) -> list[Place]:
         """Where the first pages of what an ended sequence had computed still are."""
         places: list[Place] = []
         for index in range(seq.num_computed // PAGE_CELLS):
-            place = self._locate_named(seq, index)
+            page = self.find(seq, index)
+            place = self._find_in_store(seq, index) if page is None else page
             if place is None:
                 break
             places.append(place)
@@ -191,21 +194,25 @@ class Parking:
         left = self._left.get(seq.seq_id, [])
         places: list[Place] = []
         for index in range(max(len(left), self._cells_had(seq) // PAGE_CELLS)):
-            place = self._locate_named(seq, index) if index < seq.max_named else None
-            if place is None and index < len(left) and left[index].is_landed:
-                place = left[index]
+            place = self._place(seq, index, left)
             if place is None:
                 break
             places.append(place)
         return places
 
-    def _locate_named(self, seq: Sequence, index: int) -> Place | None:
-        name = self.name(seq, index)
-        if name is None:
-            return None
-        page = self.find(seq, index)
-        if page is not None or self._is_store_broken(seq):
+    def _place(self, seq: Sequence, index: int, left: list[HostPage]) -> Place | None:
+        is_named = index < seq.max_named
+        page = self.find(seq, index) if is_named else None
+        if page is not None:
             return page
+        if index < len(left) and left[index].is_landed:
+            return left[index]
+        return self._find_in_store(seq, index) if is_named else None
+
+    def _find_in_store(self, seq: Sequence, index: int) -> HostPage | None:
+        name = self.name(seq, index)
+        if name is None or not self._store.has(name) or self._is_store_broken(seq):
+            return None
         return self._store.find(name, seq.page_tokens(index))
 
     def _is_store_broken(self, seq: Sequence) -> bool:

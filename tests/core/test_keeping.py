@@ -174,9 +174,12 @@ def test_a_slot_parked_for_an_earlier_request_can_be_parked_for_the_last() -> No
     assert runner.scheduler.store.num_pinned == 2  # of the last request's 75 cells
 
 
-def test_parking_takes_what_lies_on_the_host_already() -> None:
+@pytest.mark.parametrize("budget", [None, 2])
+def test_parking_takes_what_lies_on_the_host_already(budget: int | None) -> None:
+    """But to disk nothing is copied that only RAM has: it stays there."""
     prompt = make_prompt(8 * PAGE_CELLS + 5, salt=7)
-    runner = finished(FakeEngine(16, transfer_steps=1), prompt, cache=None, mirror=True)
+    engine = FakeEngine(16, transfer_steps=1)
+    runner = finished(engine, prompt, cache=None, budget=budget, disk=20, mirror=True)
     runner.scheduler.add(make_seq(2, 12 * PAGE_CELLS, 3, id_slot=1))
     runner.until_idle()
     places = runner.scheduler._parking.places_of_ended(_last(runner))
@@ -184,7 +187,10 @@ def test_parking_takes_what_lies_on_the_host_already() -> None:
     assert (len(places), num_on_host) == (8, 5)
     runner.scheduler.park(SLOT, LONG_S)
     steps(runner, 3)
-    assert runner.scheduler.store.num_pinned == 8
+    store = runner.scheduler.store
+    assert (store.num_pinned, store.num_on_disk) == ((8, 0) if budget is None else (0, 3))
+    assert len(runner.scheduler._parking.places_of_ended(_last(runner))) == 8
+    assert ask(runner, make_seq(3, prompt=prompt, max_new_tokens=3)).num_cached == len(prompt) - 5
 
 
 def _last(runner: Run) -> Sequence:

@@ -55,3 +55,14 @@ def test_faults_are_of_copies_of_pages_only() -> None:
         StateLoad(TransferId(4), "state", PROMPT[:32], ((0, HostId(1)),)),
     )
     assert (step.landed, step.failed) == ([2, 3, 4], {1: "broken"})
+
+
+def test_state_files_wait_for_the_copies_of_pages() -> None:
+    step = Steps(FakeEngine(4, transfer_steps=2))
+    step(grant(PROMPT[:32], table(0)))
+    save = StateSave(TransferId(1), "state", PROMPT[:32], table(0))
+    step.run(StepPlan(0, transfers=(save,)))
+    step.run(StepPlan(0, transfers=(out(2, table(0), hosts([0])),)))
+    step.transfer(out(3, table(0), hosts([1])))
+    step.until_over(save)
+    assert step.landed == [2, 3, 1]

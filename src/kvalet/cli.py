@@ -9,16 +9,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from typing_extensions import override
 
 from kvalet import __version__, config
+from kvalet.bench.command import add_benchmarks
 from kvalet.errors import ConfigError, KvaletError, RequestError
 from kvalet.sim import options
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -77,76 +75,8 @@ def parser() -> argparse.ArgumentParser:
     simulate.set_defaults(command=_simulate)
 
     bench = commands.add_parser("bench", help="measure a server")
-    benchmarks = bench.add_subparsers(title="benchmarks", metavar="WHAT", required=True)
-    _add_pressure(benchmarks)
-    _add_stall(benchmarks)
-    _add_prefix(benchmarks)
+    add_benchmarks(bench)
     return top
-
-
-def _add_pressure(benchmarks: "argparse._SubParsersAction[_Parser]") -> None:
-    pressure = benchmarks.add_parser(
-        "pressure",
-        help="chats that do not fit together: complete, as alone, at what cost",
-        description="Chats at once against a server that is started for it, 2048 cells for four "
-        "slots unless its flags say otherwise, and the same chats alone.",
-    )
-    which = pressure.add_mutually_exclusive_group()
-    which.add_argument("--url", help="of a server that runs already")
-    which.add_argument("--matrix", action="store_true", help="a table of budgets and policies")
-    which.add_argument(
-        "--uneven", action="store_true", help="eight uneven chats, in both entry orders"
-    )
-    pressure.add_argument("--chats", type=int, default=4, metavar="N", help="default: 4")
-    pressure.add_argument(
-        "--tokens", type=int, default=700, metavar="N", help="of each chat; default: 700"
-    )
-    pressure.add_argument(
-        "--small", action="store_true", help="beside one small request after another"
-    )
-    _add_server(pressure)
-    pressure.set_defaults(command=_pressure)
-
-
-def _add_stall(benchmarks: "argparse._SubParsersAction[_Parser]") -> None:
-    stall = benchmarks.add_parser(
-        "stall",
-        help="what a park costs the chats beside it",
-        description="Four chats in an ample pool, each parked after every 64 tokens: gaps between "
-        "tokens with and without a copy beside them, copies asynchronous and not; throughput.",
-    )
-    stall.add_argument(
-        "--mirror", action="store_true", help="parks under pressure, with pages copied ahead or not"
-    )
-    stall.add_argument(
-        "--tokens", type=int, default=700, metavar="N", help="of each chat; default: 700"
-    )
-    _add_rounds(stall)
-    _add_server(stall)
-    stall.set_defaults(command=_stall)
-
-
-def _add_prefix(benchmarks: "argparse._SubParsersAction[_Parser]") -> None:
-    prefix = benchmarks.add_parser(
-        "prefix",
-        help="second turns, with the first one's pages in the pool, on the host, on disk",
-        description="Chats of two turns with a history of about 1,500 tokens: time to first token "
-        "and what was computed, against the same turn asked cold.",
-    )
-    _add_rounds(prefix)
-    _add_server(prefix)
-    prefix.set_defaults(command=_prefix)
-
-
-def _add_rounds(benchmark: argparse.ArgumentParser) -> None:
-    benchmark.add_argument("--rounds", type=int, default=3, metavar="N", help="default: 3")
-
-
-def _add_server(benchmark: argparse.ArgumentParser) -> None:
-    benchmark.add_argument("-m", "--model", help="what the started server serves")
-    benchmark.add_argument(
-        "flags", nargs="*", metavar="-- FLAGS", help="flags of `kvalet serve` for the server"
-    )
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -190,35 +120,3 @@ def _simulate(args: argparse.Namespace) -> int:
     from kvalet.sim import command
 
     return command.run(options.options_of(args))
-
-
-def _pressure(args: argparse.Namespace) -> int:
-    from kvalet.bench import pressure
-
-    options = pressure.Options(
-        args.url, args.model, args.chats, args.tokens, tuple(args.flags), args.small
-    )
-    kind = "matrix" if args.matrix else "uneven" if args.uneven else "once"
-    return pressure.run(_plain_console(), options, kind)
-
-
-def _stall(args: argparse.Namespace) -> int:
-    from kvalet.bench import mirror, stall
-
-    given = (args.model, args.tokens, args.rounds, tuple(args.flags))
-    if args.mirror:
-        return mirror.run(_plain_console(), mirror.Options(*given))
-    return stall.run(_plain_console(), stall.Options(*given))
-
-
-def _prefix(args: argparse.Namespace) -> int:
-    from kvalet.bench import prefix
-
-    options = prefix.Options(args.model, args.rounds, tuple(args.flags))
-    return prefix.run(_plain_console(), options)
-
-
-def _plain_console() -> "Console":
-    from rich.console import Console
-
-    return Console(soft_wrap=True, highlight=False, markup=False)

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -84,9 +85,49 @@ def test_the_time_to_the_first_piece_begins_with_the_request(clock: list[float])
     assert chat.first_piece_s == 0.5
 
 
+def test_waits_include_the_pauses(clock: list[float]) -> None:
+    chat = Chat("a", {})
+    for now, line in [(0, piece("x")), (1, ": preempted"), (5, ": resumed"), (6, piece("y"))]:
+        clock.append(now)
+        chat.take(line)
+    assert (chat.gaps_s, chat.waits_s) == ([], [6.0])
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "counted", "is_complete"),
+    [
+        ({}, "length", 3, True),
+        ({}, "length", 2, False),  # the server had no room for more
+        ({}, "length", 0, True),  # it does not count
+        ({}, "stop", 2, True),
+        ({"ignore_eos": True}, "stop", 2, False),
+        ({}, None, 3, False),
+    ],
+)
+def test_complete(
+    body: dict[str, Any], reason: str | None, counted: int, is_complete: bool
+) -> None:
+    chat = Chat("a", {"max_tokens": 3, **body})
+    chat.take(piece("x"))
+    usage = {"completion_tokens": counted, "prompt_tokens": 8}
+    choice: dict[str, Any] = {"delta": {}, "finish_reason": reason}
+    chat.take("data:" + json.dumps({"choices": [choice], "usage": usage if counted else None}))
+    chat.take("data:[DONE]") if counted else chat.take("data: [DONE]")
+    chat.end()
+    assert chat.is_complete is is_complete
+
+
+def test_an_error_is_a_text_or_has_one() -> None:
+    for told in ("no room", {"message": "no room", "code": 500}):
+        chat = Chat("a", {"max_tokens": 3})
+        chat.take("data: " + json.dumps({"error": told}))
+        chat.end()
+        assert (chat.state, chat.error, chat.is_complete) == (ChatState.FAILED, "no room", False)
+
+
 def test_lines_end_with_a_newline_and_nothing_else() -> None:
     text = "a\u0085b\u2028c\u00e9"
-    sent = f'data: "{text}"\n\n: resumed\n\n'.encode()
+    sent = f'data: "{text}"\n\n: resumed\r\n\n'.encode()
 
     async def chunks() -> AsyncIterator[bytes]:
         for byte in sent:  # characters are split too

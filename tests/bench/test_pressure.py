@@ -1,10 +1,11 @@
 """What `kvalet bench pressure` makes of its runs."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
-from kvalet.bench.chats import Chat
+from kvalet.bench.chats import Chat, ChatState
 from kvalet.bench.figures import HEADINGS, Run
 from kvalet.bench.pressure import budgets_between, table
 from kvalet.bench.prompts import pressing_chats, uneven_chats
@@ -16,12 +17,13 @@ COUNTED = {"n_preempt_total": 3, "n_preempt_swap_total": 2, "n_preempt_recompute
 
 def run() -> Run:
     paused = moments("piece 0, preempted 1, resumed 2, preempted 3, resumed 5.5")
+    ten, ended = {"max_tokens": 10}, ChatState.DONE
     running = moments("piece 0, piece 0.01, piece 0.03, piece 0.06")
     chats = [
-        Chat("a", {"max_tokens": 10}, text="one", num_tokens=10, moments=paused),
-        Chat("b", {"max_tokens": 10}, text="two", num_tokens=10, moments=running),
-        Chat("c", {"max_tokens": 10}, text="thr", num_tokens=9),
-        Chat("d", {"max_tokens": 10}),
+        Chat("a", ten, ended, "one", num_tokens=10, moments=paused),
+        Chat("b", ten, ended, "two", num_tokens=10, moments=running),
+        Chat("c", ten, ended, "thr", num_tokens=9),
+        Chat("d", ten),
     ]
     return Run(chats, wall_s=5.0, counted=defaultdict(int, COUNTED), num_small=7)
 
@@ -35,6 +37,13 @@ def test_figures() -> None:
     assert figures.longest_parked_s == 2.5
     assert figures.gap_p50_ms == pytest.approx(20.0)
     assert len(figures.cells()) == len(HEADINGS)
+
+
+def test_what_a_server_does_not_count_is_not_zero() -> None:
+    figures = replace(run(), counted={}).figures({"a": "one", "b": "two", "c": "thr", "d": ""})
+    assert (figures.parks, figures.swapped, figures.recomputed_tokens) == (None, None, None)
+    assert figures.cells()[2:6] == ("-",) * 4
+    assert figures.comparable()["completed"] == 2
 
 
 def test_a_table_is_markdown() -> None:

@@ -70,19 +70,23 @@ class Chat:
         elif line == ": resumed":
             self.state = ChatState.RUNNING
             self.note(MomentKind.RESUMED)
-        elif line.startswith("data: ") and line != "data: [DONE]":
-            self._take_event(json.loads(line.removeprefix("data: ")))
+        elif line.startswith("data:") and line.removeprefix("data:").strip() != "[DONE]":
+            self._take_event(json.loads(line.removeprefix("data:")))
 
     def _take_event(self, event: dict[str, Any]) -> None:
         if "error" in event:
-            self.fail(str(event["error"].get("message", event["error"])))
+            error = event["error"]
+            self.fail(str(error.get("message", error) if isinstance(error, dict) else error))
             return
         if usage := event.get("usage"):
             self.num_tokens = usage["completion_tokens"]
             self.num_prompt = usage["prompt_tokens"]
+            details = usage.get("prompt_tokens_details") or {}
+            self.num_cached = details.get("cached_tokens") or 0
         if timings := event.get("timings"):
-            self.num_parks = timings["n_preempt"]
-            self.num_cached, self.num_computed = timings["cache_n"], timings["prompt_n"]
+            self.num_parks = timings.get("n_preempt", self.num_parks)
+            self.num_cached = timings.get("cache_n", self.num_cached)
+            self.num_computed = timings.get("prompt_n", self.num_computed)
         for choice in event.get("choices", ()):
             if piece := choice["delta"].get("content"):
                 self._take_piece(piece)
@@ -116,6 +120,20 @@ class Chat:
         pieces_s = [moment.at_s for moment in self.moments if moment.kind is MomentKind.PIECE]
         return pieces_s[0] - sent_s[0] if sent_s and pieces_s else math.nan
 
+    @property
+    def waits_s(self) -> list[float]:
+        """Between pieces, pauses included."""
+        pieces_s = [moment.at_s for moment in self.moments if moment.kind is MomentKind.PIECE]
+        return [b - a for a, b in pairwise(pieces_s)]
+
+    @property
+    def is_complete(self) -> bool:
+        """It has as many tokens as it asked for, or ended by itself where it may."""
+        if self.state is not ChatState.DONE:
+            return False
+        has_stopped = self.finish_reason == "stop" and not self.body.get("ignore_eos")
+        return has_stopped or self.num_tokens == self.body["max_tokens"]
+
     def parked_s(self) -> float:
         """Seconds spent parked, a pause that lasts until now included."""
         is_parked = self.state is ChatState.PARKED and self.num_pieces > 0
@@ -125,33 +143,46 @@ class Chat:
     def fail(self, why: str) -> None:
         self.state, self.error = ChatState.FAILED, why
 
+    def end(self) -> None:
+        """Its stream is over. Of a server that does not count, tokens are taken to be pieces."""
+        if self.state is ChatState.FAILED:
+            return
+        if not self.finish_reason:
+            self.fail("the stream ended early")
+            return
+        self.state = ChatState.DONE
+        if not self.num_tokens:
+            is_long = self.finish_reason == "length"
+            self.num_tokens = self.body["max_tokens"] if is_long else self.num_pieces
+
 
 async def stream_chat(http: httpx.AsyncClient, chat: Chat) -> Chat:
-    """Send the chat and read it to its end. A failure is a state of the chat, not an exception."""
-    body = {**chat.body, "stream": True, "stream_options": {"include_usage": True}}
+    """Send the chat and read it to its end. A failure is a state of the chat, not an exception.
+    What is None in its body is not sent."""
+    body = {"stream_options": {"include_usage": True}, **chat.body, "stream": True}
+    sent = {name: value for name, value in body.items() if value is not None}
     chat.note(MomentKind.SENT)
     try:
-        async with http.stream("POST", "/v1/chat/completions", json=body) as response:
+        async with http.stream("POST", "/v1/chat/completions", json=sent) as response:
             if response.is_error:
                 chat.fail((await response.aread()).decode())
                 return chat
             async for line in event_lines(response):
                 chat.take(line)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, json.JSONDecodeError) as error:
         chat.fail(f"{type(error).__name__}: {error}")
-    if chat.state is not ChatState.FAILED:
-        chat.state = ChatState.DONE if chat.finish_reason else ChatState.FAILED
+    chat.end()
     return chat
 
 
 async def event_lines(response: httpx.Response) -> AsyncIterator[str]:
-    """Lines of an event stream. They end with a newline and nothing else: httpx's own lines would
-    also end at a U+0085 or U+2028 in the middle of a text."""
+    """Lines of an event stream. They end with a newline, with or without a carriage return, and
+    nothing else: httpx's own lines would also end at a U+0085 or U+2028 in the middle of a text."""
     rest = b""
     async for chunk in response.aiter_bytes():
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
-            yield line.decode()
+            yield line.removesuffix(b"\r").decode()
 
 
 async def stream_together(url: str, chats: list[Chat]) -> list[Chat]:

@@ -1,4 +1,4 @@
-"""What a run of chats came to, as their clients saw it and as the server counted it."""
+"""What a run of chats came to, as their clients saw it and as the server counted it, if it does."""
 
 import asyncio
 import itertools
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
-from kvalet.bench.chats import TIMEOUT, Chat, stream_chat, stream_together
+from kvalet.bench.chats import Chat, stream_chat
 from kvalet.bench.prompts import small_request
 from kvalet.bench.report import percentile
+from kvalet.bench.target import Target
 
 Bodies: TypeAlias = Sequence[tuple[str, dict[str, Any]]]  # names and chat completion bodies
 Texts: TypeAlias = Mapping[str, str]  # of each chat, by its name
@@ -29,10 +29,10 @@ class Figures:
     chats: int
     completed: int  # with as many tokens as were asked for
     identical: int  # to the same chat alone
-    parks: int
-    swapped: int
-    recomputed: int
-    recomputed_tokens: int
+    parks: int | None  # None, as what follows: the server does not say
+    swapped: int | None
+    recomputed: int | None
+    recomputed_tokens: int | None
     wall_s: float
     tokens_per_s: float  # of all chats
     longest_parked_s: float  # one pause of one chat, after its first token
@@ -49,7 +49,7 @@ class Figures:
         return (
             f"{self.completed}/{self.chats}",
             f"{self.identical}/{self.chats}",
-            *map(str, (self.parks, self.swapped, self.recomputed, self.recomputed_tokens)),
+            *map(shown, (self.parks, self.swapped, self.recomputed, self.recomputed_tokens)),
             f"{self.wall_s:.1f}",
             f"{self.tokens_per_s:.1f}",
             f"{self.longest_parked_s:.1f} ({self.longest_parked_s / self.wall_s:.0%})",
@@ -57,11 +57,26 @@ class Figures:
             str(self.small_requests),
         )
 
+    def comparable(self) -> dict[str, float]:
+        return {
+            "completed": self.completed,
+            "identical to alone": self.identical,
+            "wall s": self.wall_s,
+            "tok/s": self.tokens_per_s,
+            "gap p50 ms": self.gap_p50_ms,
+            "gap p95 ms": self.gap_p95_ms,
+        }
 
-async def texts_alone(url: str, bodies: Bodies) -> Texts:
-    """One after another, with nothing found from earlier ones."""
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT) as http:
-        chats = [Chat(name, {**body, "cache_prompt": False}) for name, body in bodies]
+
+def shown(count: int | None) -> str:
+    return "-" if count is None else str(count)
+
+
+async def texts_alone(target: Target, bodies: Bodies) -> Texts:
+    """One after another, with nothing found from earlier ones where the server can be told so."""
+    async with target.client() as http:
+        wanted = [(name, target.body({**body, "cache_prompt": False})) for name, body in bodies]
+        chats = [Chat(name, body) for name, body in wanted]
         return {chat.name: (await stream_chat(http, chat)).text for chat in chats}
 
 
@@ -89,17 +104,17 @@ class Run:
     num_small: int
 
     def figures(self, alone: Texts) -> Figures:
-        chats, counted = self.chats, self.counted
+        chats = self.chats
         gaps_ms = [1e3 * gap for chat in chats for gap in chat.gaps_s]
         pauses_s = [pause for chat in chats for pause in chat.pauses_s]
         return Figures(
             chats=len(chats),
-            completed=sum(chat.num_tokens == chat.body["max_tokens"] for chat in chats),
+            completed=sum(chat.is_complete for chat in chats),
             identical=sum(bool(chat.text) and chat.text == alone[chat.name] for chat in chats),
-            parks=round(counted["n_preempt_total"]),
-            swapped=round(counted["n_preempt_swap_total"]),
-            recomputed=round(counted["n_preempt_recompute_total"]),
-            recomputed_tokens=round(counted["n_recompute_tokens_total"]),
+            parks=self._count("n_preempt_total"),
+            swapped=self._count("n_preempt_swap_total"),
+            recomputed=self._count("n_preempt_recompute_total"),
+            recomputed_tokens=self._count("n_recompute_tokens_total"),
             wall_s=self.wall_s,
             tokens_per_s=sum(chat.num_tokens for chat in chats) / self.wall_s,
             longest_parked_s=max(pauses_s, default=0.0),
@@ -108,38 +123,31 @@ class Run:
             small_requests=self.num_small,
         )
 
+    def _count(self, name: str) -> int | None:
+        return round(self.counted[name]) if self.counted else None
 
-async def play(url: str, bodies: Bodies, *, with_small: bool) -> Run:
+
+async def play(target: Target, bodies: Bodies, *, with_small: bool) -> Run:
     """All chats at once; `with_small`: beside one small request after another."""
-    chats = [Chat(name, body) for name, body in bodies]
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT) as http:
-        before = await server_counters(http)
+    chats = [Chat(name, target.body(body)) for name, body in bodies]
+    async with target.client() as http:
+        before = await target.counters(http)
         answered: list[int] = []
-        small = asyncio.create_task(_send_small(http, answered)) if with_small else None
+        small = asyncio.create_task(_send_small(http, target, answered)) if with_small else None
         start = time.monotonic()
-        await stream_together(url, chats)
+        await asyncio.gather(*(stream_chat(http, chat) for chat in chats))
         wall_s = time.monotonic() - start
         if small is not None:
             small.cancel()
-        after = await server_counters(http)
+        after = await target.counters(http)
     counted = {name: after[name] - before.get(name, 0) for name in after}
     return Run(chats, wall_s, counted, len(answered))
 
 
-async def server_counters(http: httpx.AsyncClient) -> Mapping[str, float]:
-    """Samples of /metrics without labels, by their names after `llamacpp:`."""
-    text = (await http.get("/metrics")).raise_for_status().text
-    return {
-        sample.name.removeprefix("llamacpp:"): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if not sample.labels
-    }
-
-
-async def _send_small(http: httpx.AsyncClient, answered: list[int]) -> None:
+async def _send_small(http: httpx.AsyncClient, target: Target, answered: list[int]) -> None:
     """One small request after another, for ever; counts in `answered`."""
     for number in itertools.count():
-        response = await http.post("/v1/chat/completions", json=small_request(number))
-        response.raise_for_status()
+        chat = await stream_chat(http, Chat("", target.body(small_request(number))))
+        if chat.error:
+            return
         answered.append(number)

@@ -25,6 +25,7 @@ from kvalet.bench.figures import (
 from kvalet.bench.process import ServerProcess, model_flags
 from kvalet.bench.prompts import pressing_chats
 from kvalet.bench.report import circumstances, end_on_sigterm, markdown, percentile, spread
+from kvalet.bench.target import Target
 
 POOL: Final = ("--ctx-size", "2048", "--parallel", "4")
 MIRROR: Final = ("on", "off")
@@ -62,7 +63,7 @@ def run(console: Console, options: Options) -> int:
     bodies = pressing_chats(options.num_tokens)
     console.print(f"{len(bodies)} chats, one after another")
     with options.server() as server:
-        alone = asyncio.run(texts_alone(server.url, bodies))
+        alone = asyncio.run(texts_alone(Target(server.url), bodies))
     runs = [
         _run(console, options, bodies, alone, number, mirror)
         for number in range(options.num_rounds)
@@ -79,7 +80,7 @@ def _run(
 ) -> Run:
     console.print(f"round {number + 1}, --preempt-mirror {mirror}")
     with options.server("--preempt-mirror", mirror) as server:
-        played = asyncio.run(play(server.url, bodies, with_small=False))
+        played = asyncio.run(play(Target(server.url), bodies, with_small=False))
         parks = [park for park in park_lines(server.output()) if park.mode == "swap"]
     counted = played.counted
     return Run(

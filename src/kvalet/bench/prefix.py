@@ -18,10 +18,10 @@ import httpx
 from rich.console import Console
 
 from kvalet.bench.chats import TIMEOUT, Chat, stream_chat
-from kvalet.bench.figures import server_counters
 from kvalet.bench.process import ServerProcess, model_flags
 from kvalet.bench.prompts import long_messages
 from kvalet.bench.report import circumstances, end_on_sigterm, markdown, spread
+from kvalet.bench.target import server_counters
 from kvalet.errors import EngineError
 
 POOL: Final = ("--ctx-size", "4096", "--parallel", "4")
@@ -90,10 +90,7 @@ class History:
 def run(console: Console, options: Options) -> int:
     """0 if every second turn computed no more than it had to, with the cold text; else 1."""
     end_on_sigterm()
-    turns: list[Turn] = []
-    for number in range(options.num_rounds):
-        console.print(f"round {number + 1}")
-        turns += _round(options, number)
+    turns = measure(console, options)
     console.print(*markdown(HEADINGS, rows(turns)), "", sep="\n")
     wrong = [turn for turn in turns if not turn.is_right]
     for turn in wrong:
@@ -101,6 +98,14 @@ def run(console: Console, options: Options) -> int:
     result = {**circumstances(), **asdict(options), "turns": [_told(turn) for turn in turns]}
     console.print(json.dumps(result))
     return 1 if wrong else 0
+
+
+def measure(console: Console, options: Options) -> list[Turn]:
+    turns: list[Turn] = []
+    for number in range(options.num_rounds):
+        console.print(f"round {number + 1}")
+        turns += _round(options, number)
+    return turns
 
 
 def _round(options: Options, number: int) -> list[Turn]:

@@ -2,21 +2,22 @@
 
 One run against a server; or a table of runs, each against a server of its own: of budgets and
 policies, or of uneven chats in both entry orders. Texts are compared with those of the same chats
-alone, made once. The last line of its output is JSON.
+alone, made once. Or rounds on two servers by turns. The last line of its output is JSON.
 """
 
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final, TypeAlias
 
 from rich.console import Console
 
+from kvalet.bench import versus
 from kvalet.bench.figures import HEADINGS, Bodies, Figures, Texts, park_lines, play, texts_alone
-from kvalet.bench.process import ServerProcess, model_flags
 from kvalet.bench.prompts import pressing_chats, uneven_chats
 from kvalet.bench.report import circumstances, end_on_sigterm, markdown
+from kvalet.bench.target import Target, Where, at
 from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
 
 POOL = ("--ctx-size", "2048", "--parallel", "4")
@@ -28,21 +29,19 @@ Row: TypeAlias = tuple[dict[str, str], Figures]  # what is particular about it, 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    url: str | None = None  # of a server that runs already; None: one is started
-    model: str | None = None
+    where: Where = field(default_factory=Where)
     num_chats: int = 4
     num_tokens: int = 700
-    flags: tuple[str, ...] = ()  # of the server, after POOL
     with_small: bool = False
-
-    def server(self, *more: str) -> ServerProcess:
-        return ServerProcess(*model_flags(self.model), *POOL, *self.flags, *more)
 
 
 def run(console: Console, options: Options, kind: str) -> int:
     """`kind`: "once", "matrix" or "uneven". 0 if every run was complete and as alone, else 1."""
     end_on_sigterm()
-    rows = list(_RUNS[kind](console, options))
+    options.where.begin_record()
+    if options.where.vs:
+        return _versus(console, options)
+    rows = list(rows_of(console, options, kind))
     console.print(*table(rows), "", sep="\n")
     wrong = [about for about, figures in rows if not figures.is_right]
     for about in wrong:
@@ -52,15 +51,34 @@ def run(console: Console, options: Options, kind: str) -> int:
     return 1 if wrong else 0
 
 
+def rows_of(console: Console, options: Options, kind: str) -> Iterator[Row]:
+    return _RUNS[kind](console, options)
+
+
+def _versus(console: Console, options: Options) -> int:
+    def measure(target: Target, number: int) -> Figures:
+        return _at_once_and_alone(target, options, number * options.num_chats)
+
+    return versus.run(console, options.where, POOL, asdict(options), measure)
+
+
+def _at_once_and_alone(target: Target, options: Options, first: int) -> Figures:
+    """Of chats that no one has asked before, if `first` is the number of those asked."""
+    bodies = pressing_chats(options.num_tokens, options.num_chats, first=first)
+    run = asyncio.run(play(target, bodies, with_small=options.with_small))
+    return run.figures(asyncio.run(texts_alone(target, bodies)))
+
+
 def _once(console: Console, options: Options) -> Iterator[Row]:
-    bodies = pressing_chats(options.num_tokens, options.num_chats)
-    if options.url is None:
-        alone = _alone(console, options, bodies)
-        yield {}, _played(console, options, bodies, alone, {})[0]
+    if options.where.url is not None:
+        target = at(options.where.url)
+        count = f"{options.num_chats} chats at once, then one after another"
+        console.print(f"{count}, at {target.url}")
+        yield {}, _at_once_and_alone(target, options, 0)
         return
-    console.print(f"{len(bodies)} chats at once, then one after another, at {options.url}")
-    run = asyncio.run(play(options.url, bodies, with_small=options.with_small))
-    yield {}, run.figures(asyncio.run(texts_alone(options.url, bodies)))
+    bodies = pressing_chats(options.num_tokens, options.num_chats)
+    alone = _alone(console, options, bodies)
+    yield {}, _played(console, options, bodies, alone, {})[0]
 
 
 def _matrix(console: Console, options: Options) -> Iterator[Row]:
@@ -94,8 +112,8 @@ _RUNS: Final = {"once": _once, "matrix": _matrix, "uneven": _uneven}
 def _alone(console: Console, options: Options, bodies: Bodies) -> Texts:
     """From a quiet server in which each chat has the whole pool to itself."""
     console.print(f"{len(bodies)} chats, one after another")
-    with options.server() as server:
-        return asyncio.run(texts_alone(server.url, bodies))
+    with options.where.start(*POOL) as server:
+        return asyncio.run(texts_alone(Target(server.url), bodies))
 
 
 def _played(
@@ -104,8 +122,8 @@ def _played(
     """The chats at once, on a server with the flags of `about`; also what that server printed."""
     flags = [word for flag in about.items() if flag[1] != DEFAULT for word in flag]
     console.print(" ".join([f"{len(bodies)} chats at once", *flags]))
-    with options.server(*flags) as server:
-        run = asyncio.run(play(server.url, bodies, with_small=options.with_small))
+    with options.where.start(*POOL, more=flags) as server:
+        run = asyncio.run(play(Target(server.url), bodies, with_small=options.with_small))
         return run.figures(alone), server.output()
 
 

@@ -59,10 +59,12 @@ _NUM_LETTERS = 10
 _UNEVEN = (1.0, 0.15, 0.7, 0.1, 0.45, 0.9, 0.3, 0.6)
 
 
-def pressing_chats(num_tokens: int, count: int = 4) -> list[tuple[str, dict[str, Any]]]:
+def pressing_chats(
+    num_tokens: int, count: int = 4, *, first: int = 0
+) -> list[tuple[str, dict[str, Any]]]:
     """Names and chat completion bodies; greedy, and exactly `num_tokens` long. Beyond four, the
-    subjects come again with another opening."""
-    return [_chat(index, num_tokens) for index in range(count)]
+    subjects come again with another opening; `first`: how many there were before."""
+    return [_chat(index, num_tokens) for index in range(first, first + count)]
 
 
 def uneven_chats(num_tokens: int) -> list[tuple[str, dict[str, Any]]]:
@@ -74,6 +76,20 @@ def small_request(number: int) -> dict[str, Any]:
     """A short question with a short answer."""
     question = {"role": "user", "content": f"{number} plus {number + 1} is?"}
     return {"messages": [question], "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+
+
+def mixed_request(number: int, num_words: int, num_tokens: int) -> dict[str, Any]:
+    """About `num_words` words, other ones from the first on for each number."""
+    words = " ".join(letter for _, _, letter in _CHATS).split()
+    skipped = 37 * number % len(words)
+    told = " ".join((words[skipped:] + words)[:num_words])
+    message = {"role": "user", "content": f"{number}. Go on with this letter: {told}"}
+    return {
+        "messages": [message],
+        "max_tokens": num_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
 
 
 def long_messages(number: int) -> list[dict[str, str]]:

@@ -18,11 +18,12 @@ import httpx
 from rich.console import Console
 
 from kvalet.bench.chats import TIMEOUT, Chat, ChatState, stream_chat
-from kvalet.bench.figures import Bodies, server_counters
+from kvalet.bench.figures import Bodies
 from kvalet.bench.gaps import Gap, gaps, tokens_per_s
 from kvalet.bench.process import ServerProcess, model_flags
 from kvalet.bench.prompts import pressing_chats
 from kvalet.bench.report import circumstances, end_on_sigterm, markdown, percentile, spread
+from kvalet.bench.target import server_counters
 
 POOL: Final = ("--ctx-size", "4096", "--parallel", "4", "--preempt-mirror", "off")
 EVERY: Final = 64
@@ -132,18 +133,22 @@ class RunRow:
 def run(console: Console, options: Options) -> int:
     """0 if every chat was complete, with the text it has unforced, and bytes moved; else 1."""
     end_on_sigterm()
-    bodies = pressing_chats(options.num_tokens)
-    runs = [
-        _run(console, options, bodies, number, mode)
-        for number in range(options.num_rounds)
-        for mode in MODES
-    ]
+    runs = measure(console, options)
     gap_rows, run_rows = list(rows_of_gaps(runs)), list(rows_of_runs(runs))
     for headings, rows in ((GAP_HEADINGS, gap_rows), (RUN_HEADINGS, run_rows)):
         console.print(*markdown(headings, (row.cells() for row in rows)), "", sep="\n")
     result = {"gaps": [asdict(row) for row in gap_rows], "runs": [asdict(row) for row in run_rows]}
     console.print(json.dumps({**circumstances(), **asdict(options), "every": EVERY, **result}))
     return 0 if all(row.is_right for row in run_rows) else 1
+
+
+def measure(console: Console, options: Options) -> list[Run]:
+    bodies = pressing_chats(options.num_tokens)
+    return [
+        _run(console, options, bodies, number, mode)
+        for number in range(options.num_rounds)
+        for mode in MODES
+    ]
 
 
 def _run(console: Console, options: Options, bodies: Bodies, number: int, mode: str) -> Run:

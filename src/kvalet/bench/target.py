@@ -1,0 +1,153 @@
+"""The server that is measured: one that is started for it, or any OpenAI-compatible one.
+
+A foreign server is sent standard fields only. Two fields that not all of them take are tried once;
+where they are refused, texts may end early and tokens are counted by pieces.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvalet.bench.chats import TIMEOUT
+from kvalet.bench.process import ServerProcess, model_flags
+from kvalet.errors import ConfigError, EngineError
+
+STANDARD: Final = frozenset({"messages", "max_tokens", "temperature", "seed"})
+OPTIONAL: Final[Mapping[str, object]] = {
+    "ignore_eos": True,  # of llama.cpp and vLLM
+    "stream_options": {"include_usage": True},  # OpenAI's, but later than the rest
+}
+FEWER: Final = (frozenset(OPTIONAL), *(frozenset({name}) for name in OPTIONAL), frozenset[str]())
+OWN_COUNTER: Final = "n_preempt_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    url: str
+    is_kvalet: bool = True
+    model: str | None = None  # how a foreign server calls what it serves
+    takes: frozenset[str] = FEWER[0]  # of OPTIONAL
+
+    def body(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The body of a chat as this server takes it."""
+        if self.is_kvalet:
+            return dict(body)
+        known = {name: body[name] for name in body if name in STANDARD | self.takes}
+        usage = OPTIONAL["stream_options"] if "stream_options" in self.takes else None
+        return {"model": self.model, **known, "stream_options": usage}
+
+    @property
+    def refused(self) -> list[str]:
+        """Of OPTIONAL."""
+        return [name for name in OPTIONAL if name not in self.takes]
+
+    def client(self) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=None)
+        return httpx.AsyncClient(base_url=self.url, timeout=TIMEOUT, limits=limits)
+
+    async def counters(self, http: httpx.AsyncClient) -> Mapping[str, float]:
+        """kvalet's; of a foreign server, none."""
+        return await server_counters(http) if self.is_kvalet else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What is measured, as the command line says it."""
+
+    url: str | None = None  # of a server that runs already; None: one is started
+    vs: str | None = None  # of another one, measured in turn
+    num_rounds: int = 3  # with `vs`
+    model: str | None = None  # of the started server
+    flags: tuple[str, ...] = ()  # of it, after the benchmark's own
+    record: str | None = None  # file that it adds a line to for every step
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        if self.url and (self.model or self.flags or self.record):
+            given = "--model" if self.model else "--record" if self.record else "its flags"
+            raise ConfigError(f"{given} is for a server that is started, and --url names one")
+
+    def begin_record(self) -> None:
+        """Its file is empty from now on. Raises ConfigError."""
+        if self.record:
+            try:
+                Path(self.record).write_text("")
+            except OSError as error:
+                raise ConfigError(f"--record: {self.record}: {error.strerror}") from None
+
+    def start(
+        self, *flags: str, more: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> ServerProcess:
+        """The flags of the command line follow `flags` and come before `more`: the last one of a
+        kind counts."""
+        recording = {"LLAMA_SERVER_RECORD": self.record} if self.record else {}
+        words = (*model_flags(self.model), *flags, *self.flags, *more)
+        return ServerProcess(*words, env={**recording, **(env or {})})
+
+    @contextmanager
+    def served(self, *flags: str) -> Iterator[Target]:
+        """The server at `url`, or one started with `flags` for the time of the block."""
+        if self.url is not None:
+            yield at(self.url)
+            return
+        with self.start(*flags) as server:
+            yield Target(server.url)
+
+
+def at(url: str) -> Target:
+    """What runs there. Raises ConfigError for what is no URL, EngineError if it does not answer."""
+    try:
+        return asyncio.run(_look(url))
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol):
+        raise ConfigError(f"expected a URL like http://127.0.0.1:8080, not {url!r}") from None
+    except httpx.HTTPError as error:
+        raise EngineError(f"{url} does not answer: {error}") from None
+
+
+async def _look(url: str) -> Target:
+    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT) as http:
+        metrics = await http.get("/metrics")
+        if metrics.is_success and OWN_COUNTER in metrics.text:
+            return Target(url)
+        model, refusal = await _model(http), ""
+        for takes in FEWER:
+            target = Target(url, is_kvalet=False, model=model, takes=takes)
+            response = await http.post("/v1/chat/completions", json=_trial(target))
+            if response.is_success:
+                return target
+            refusal = response.text
+    raise EngineError(f"{url} refuses a plain chat: {refusal[:500]}")
+
+
+def _trial(target: Target) -> dict[str, Any]:
+    message = {"role": "user", "content": "How are you?"}
+    whole = {"messages": [message], "max_tokens": 1, "temperature": 0, "seed": 1, **OPTIONAL}
+    body = {**target.body(whole), "stream": True}
+    return {name: value for name, value in body.items() if value is not None}
+
+
+async def _model(http: httpx.AsyncClient) -> str | None:
+    """The first of those it lists, if it does."""
+    response = await http.get("/v1/models")
+    try:
+        name: str = response.json()["data"][0]["id"]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return name
+
+
+async def server_counters(http: httpx.AsyncClient) -> Mapping[str, float]:
+    """Samples of kvalet's /metrics without labels, by their names after `llamacpp:`."""
+    text = (await http.get("/metrics")).raise_for_status().text
+    return {
+        sample.name.removeprefix("llamacpp:"): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.labels
+    }

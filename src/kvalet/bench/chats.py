@@ -88,7 +88,7 @@ class Chat:
             self.num_cached = timings.get("cache_n", self.num_cached)
             self.num_computed = timings.get("prompt_n", self.num_computed)
         for choice in event.get("choices", ()):
-            if piece := choice["delta"].get("content"):
+            if piece := (choice.get("delta") or {}).get("content"):
                 self._take_piece(piece)
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
 

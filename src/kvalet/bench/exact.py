@@ -118,10 +118,16 @@ def rows_at(target: Target, options: Options, number: int = 0) -> tuple[Texts, l
     alone = asyncio.run(_alone(target, _without_cache(chats)))
     beside = asyncio.run(_beside(target, chats))
     again = asyncio.run(_alone(target, chats))
-    num_cached = sum(chat.num_cached for chat in again)
+    num_found = sum(chat.num_cached for chat in again)
     expected = texts_of(alone)
     rows = [
-        row("again", expected, again, f"{num_cached} prompt tokens found"),
+        row(
+            "again",
+            expected,
+            again,
+            f"{num_found} prompt tokens found",
+            has_happened=num_found > 0 or not target.is_kvalet,
+        ),
         row("beside three others", expected, beside),
     ]
     return expected, rows

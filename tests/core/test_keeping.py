@@ -4,16 +4,12 @@
 from dataclasses import replace
 
 import pytest
-from typing_extensions import override
 
 from kvalet.core.plan import (
     PAGE_CELLS,
     Direction,
     SlotId,
     StateLoad,
-    StateSave,
-    StepOutcome,
-    StepPlan,
     Transfer,
 )
 from kvalet.core.sequence import Sequence, Status
@@ -72,31 +68,6 @@ def state_file(tokens: tuple[int, ...]) -> StateFile:
 def damaged_file(tokens: tuple[int, ...]) -> StateFile:
     good = state_file(tokens)
     return replace(good, pages=((UNUSED,) * PAGE_CELLS, *good.pages[1:]))
-
-
-class EndlessSaves(FakeEngine):
-    """State files that are never done."""
-
-    @override
-    def execute(self, plan: StepPlan) -> StepOutcome:
-        kept = tuple(t for t in plan.transfers if not isinstance(t, StateSave))
-        return super().execute(replace(plan, transfers=kept))
-
-
-def test_nobody_waits_for_the_pages_that_a_save_holds() -> None:
-    engine = EndlessSaves(10)
-    runner = finished(engine, make_prompt(5 * PAGE_CELLS, salt=7))
-    seqs = [make_seq(seq_id, 40, 90) for seq_id in (2, 3)]
-    for seq in seqs:
-        runner.scheduler.add(seq)
-    runner.step()
-    runner.scheduler.states.save(SLOT, "state")
-    for _ in range(300):
-        runner.step()
-    assert [seq.status for seq in seqs] == [Status.ENDED] * 2
-    assert [seq.tokens for seq in seqs] == [alone(seq) for seq in seqs]
-    assert runner.scheduler.counters.n_preempt == 1
-    assert runner.scheduler.counters.n_waits_for_copy == 0
 
 
 def test_a_chat_erased_while_it_is_brought_back_stays_erased() -> None:
@@ -287,3 +258,21 @@ def test_a_park_does_not_count_on_a_file_that_is_read(is_damaged: bool) -> None:
     runner.until_idle()
     assert seq.tokens[-20:] == alone_endless(seq, 256)[-20:]
     assert scheduler.counters.n_preempt_fail == 0
+
+
+def test_a_restore_uses_the_pages_that_are_being_copied_back_from_disk() -> None:
+    """Nobody pins them, but they are not yet gone."""
+    engine = FakeEngine(16, transfer_steps=3)
+    runner = finished(engine, budget=0, disk=5)
+    runner.scheduler.park(SLOT, LONG_S)
+    steps(runner, 5)
+    runner.scheduler.resume(SLOT)
+    runner.step(0.0)
+    longer = (*KNOWN, *make_prompt(PAGE_CELLS, salt=9))
+    engine.files["state"] = state_file(longer)
+    runner.scheduler.states.restore(OTHER, "state", longer, LONG_S)
+    steps(runner, 8)
+    [load] = [t for plan in runner.plans for t in plan.transfers if isinstance(t, StateLoad)]
+    assert [index for index, _ in load.moves] == [4]
+    assert runner.scheduler.store.num_on_disk == 5
+    assert runner.scheduler.kept_slots == {OTHER}

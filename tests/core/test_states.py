@@ -1,9 +1,12 @@
 """State files of idle slots: what they hold, where it goes, what a broken one changes (SPEC C3)."""
 
-import pytest
+from dataclasses import replace
 
-from kvalet.core.plan import PAGE_CELLS, SlotId, StateLoad, StateSave
-from kvalet.core.sequence import Sequence
+import pytest
+from typing_extensions import override
+
+from kvalet.core.plan import PAGE_CELLS, SlotId, StateLoad, StateSave, StepOutcome, StepPlan
+from kvalet.core.sequence import Sequence, Status
 from kvalet.engine.fake import FakeEngine
 from kvalet.errors import Conflict
 from tests.builders import Run, alone, make_prompt, make_scheduler, make_seq
@@ -50,6 +53,32 @@ def test_a_save_holds_the_whole_pages() -> None:
     runner.until_idle()
     [save] = [t for plan in runner.plans for t in plan.transfers if isinstance(t, StateSave)]
     assert (save.path, save.tokens) == ("state", PROMPT[:num_tokens])
+
+
+class EndlessSaves(FakeEngine):
+    """State files that are never done."""
+
+    @override
+    def execute(self, plan: StepPlan) -> StepOutcome:
+        kept = tuple(t for t in plan.transfers if not isinstance(t, StateSave))
+        return super().execute(replace(plan, transfers=kept))
+
+
+def test_nobody_waits_for_the_pages_that_a_save_holds() -> None:
+    runner = Run(make_scheduler(10), EndlessSaves(10))
+    runner.scheduler.add(make_seq(1, 5 * PAGE_CELLS, 6))
+    runner.until_idle()
+    seqs = [make_seq(seq_id, 40, 90) for seq_id in (2, 3)]
+    for seq in seqs:
+        runner.scheduler.add(seq)
+    runner.step()
+    runner.scheduler.states.save(SLOT, "state")
+    for _ in range(300):
+        runner.step()
+    assert [seq.status for seq in seqs] == [Status.ENDED] * 2
+    assert [seq.tokens for seq in seqs] == [alone(seq) for seq in seqs]
+    assert runner.scheduler.counters.n_preempt == 1
+    assert runner.scheduler.counters.n_waits_for_copy == 0
 
 
 def test_what_was_saved_is_used_after_it_was_restored() -> None:

@@ -153,8 +153,9 @@ class HostStore:
         return key in self._by_key
 
     def is_cached(self, key: HostKey) -> bool:
+        """Whether nobody pins the page of `key` that is here, in RAM."""
         page = self._by_key.get(key)
-        return page is not None and page.num_pins == 0
+        return page is not None and _is_unpinned_ram(page)
 
     def rename(self, page: HostPage, name: PageName) -> None:
         """A complete page is found by `name` from now on, and no other is: one that is merely

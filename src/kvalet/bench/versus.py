@@ -115,5 +115,5 @@ def table(rounds: Sequence[Round]) -> Iterator[str]:
 
 def _spread(values: Sequence[float]) -> str:
     """With as many digits as their size asks for."""
-    digits = 0 if not values or statistics.median(values) >= 100 else 2
-    return spread(values, digits)
+    are_whole = all(float(value).is_integer() for value in values)
+    return spread(values, 0 if are_whole or statistics.median(values) >= 100 else 2)

@@ -22,6 +22,7 @@ from kvalet.core.plan import (
     Transfer,
     TransferId,
 )
+from kvalet.engine.base import PACE_STEPS
 from kvalet.engine.ggml.engine import GgmlEngine, load_engine
 from kvalet.errors import ConfigError, EngineError, EngineFatal
 from kvalet.model.gguf import GGUFFile
@@ -169,22 +170,37 @@ def test_places_are_forgotten_even_if_the_plan_is_refused(engine: GgmlEngine) ->
     assert set(outcome.failed_transfers) == {2}
 
 
-@pytest.mark.parametrize(("tier", "num_pages"), [(Tier.RAM, 33), (Tier.DISK, 5)])
-def test_copies_beside_grants_keep_their_pace(
-    model: Path, tmp_path: Path, tier: Tier, num_pages: int
-) -> None:
-    """So many pages take more than four steps; when nobody computes they land at once."""
+@pytest.mark.parametrize("tier", Tier)
+def test_copies_beside_grants_land_at_last(model: Path, tmp_path: Path, tier: Tier) -> None:
     engine = load(model, async_copies=True, disk_dir=tmp_path)
-    copy = out(1, *((PageId(2), HostId(place, tier)) for place in range(num_pages)))
+    copy = out(1, *((PageId(2), HostId(place, tier)) for place in range(33)))
     outcomes = [engine.execute(StepPlan(0, grants=(GOOD,), transfers=(copy,)))]
-    outcomes += [engine.execute(StepPlan(step, grants=(GOOD,))) for step in range(1, 4)]
-    assert [outcome.landed for outcome in outcomes] == [()] * 4
     deadline = time.monotonic() + 60
     while not outcomes[-1].landed:
-        outcomes.append(engine.execute(StepPlan(len(outcomes))))
+        grants = (GOOD,) if len(outcomes) < 4 else ()
+        outcomes.append(engine.execute(StepPlan(len(outcomes), grants=grants)))
         assert time.monotonic() < deadline
     assert outcomes[-1].landed == (1,)
     assert sum(outcome.copy_s for outcome in outcomes) > 0
+    engine.close()
+
+
+def test_copies_are_paced_by_the_shortest_of_the_last_steps(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that compute nothing are none of them, and bear any copies."""
+    engine = load(model, async_copies=True)
+    paced: list[float | None] = []
+    monkeypatch.setattr(engine._copier, "pace", paced.append)
+    grants = [(GOOD,), (GOOD,), (), *[(GOOD,)] * 5]
+    plans = [StepPlan(step, grants=each) for step, each in enumerate(grants)]
+    outcomes = [engine.execute(plan) for plan in plans]
+    steps_s = [outcome.compute_s for outcome in outcomes if outcome.compute_s]
+    assert len(steps_s) == 7
+    expected: list[float | None] = [0.0]
+    expected += [min(steps_s[max(0, end - PACE_STEPS) : end]) for end in range(1, 7)]
+    expected.insert(2, None)
+    assert paced == expected
     engine.close()
 
 

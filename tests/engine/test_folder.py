@@ -1,5 +1,6 @@
 """The disk tier's folders: who owns them, what the dead leave, what is not ours."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvalet.engine.ggml.folder import OwnFolder
+from kvalet.engine.ggml.folder import LOCK_TEXT, OwnFolder
 from kvalet.errors import ConfigError
 
 OWNER = """
@@ -19,7 +20,7 @@ from kvalet.engine.ggml.folder import OwnFolder
 
 folder = OwnFolder(Path(sys.argv[1]))
 (folder.path / "page-3.kv").write_bytes(b"state")
-(folder.path / ".kvalet-half.partial").write_bytes(b"sta")
+(folder.path / ".kvalet-12345678.partial").write_bytes(b"sta")
 print(folder.path, flush=True)
 time.sleep(600)
 """
@@ -76,6 +77,79 @@ def test_what_is_not_ours_stays(tmp_path: Path) -> None:
         "page-1.kv",
     ]
     assert (folder.path / "diary").read_text() == "mine"
+
+
+def leave(folder: Path, lock: bytes = LOCK_TEXT) -> Path:
+    """What a dead process leaves, with that content in its lock."""
+    folder.mkdir()
+    (folder / "lock").write_bytes(lock)
+    (folder / "page-1.kv").write_text("state")
+    return folder
+
+
+def start(parent: Path) -> None:
+    with closing(OwnFolder(parent)):
+        pass
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["kvalet-notes", "kvalet-12345678x", "kvalet-ABCDEFGH", "kvalet-"])
+def test_a_folder_by_another_name_stays(tmp_path: Path, name: str) -> None:
+    folder = leave(tmp_path / name)
+    start(tmp_path)
+    assert names(folder) == {"lock", "page-1.kv"}
+
+
+@pytest.mark.parametrize("lock", [b"", b"my own", LOCK_TEXT[:-1], LOCK_TEXT + b"x"])
+def test_a_folder_whose_lock_is_not_ours_stays(tmp_path: Path, lock: bytes) -> None:
+    folder = leave(tmp_path / "kvalet-12345678", lock)
+    start(tmp_path)
+    assert names(folder) == {"lock", "page-1.kv"}
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    """Neither that of a folder, nor of a lock, nor of a page; a pipe is not waited for."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    victim = leave(tmp_path / "victim")
+    (shared / "kvalet-linked_0").symlink_to(victim)
+    by_lock, by_pipe = leave(shared / "kvalet-linked_1"), leave(shared / "kvalet-linked_2")
+    for folder in (by_lock, by_pipe):
+        (folder / "lock").unlink()
+    (by_lock / "lock").symlink_to(victim / "lock")
+    os.mkfifo(by_pipe / "lock")
+    by_page = leave(shared / "kvalet-linked_3")
+    (by_page / "page-2.kv").symlink_to(victim / "page-1.kv")
+    start(shared)
+    for folder in (victim, by_lock, by_pipe):
+        assert names(folder) == {"lock", "page-1.kv"}
+    assert names(by_page) == {"page-2.kv"}
+
+
+def test_another_user_s_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = leave(tmp_path / "kvalet-12345678")
+    owner_id = folder.stat().st_uid
+    monkeypatch.setattr("kvalet.engine.ggml.folder.os.geteuid", lambda: owner_id + 1)
+    start(tmp_path)
+    assert names(folder) == {"lock", "page-1.kv"}
+
+
+def test_what_else_is_in_a_dead_one_s_folder_stays_and_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = leave(tmp_path / "kvalet-12345678")
+    others = {"page-precious.kv", "page-2.kv.old", ".kvalet-half.partial", "todo.txt"}
+    for name in others:
+        (folder / name).write_text("mine")
+    (folder / "page-3.kv").mkdir()
+    start(tmp_path)
+    assert names(folder) == others | {"page-3.kv"}
+    start(tmp_path)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told == [f"cannot remove all of {folder}: Directory not empty"]
 
 
 def test_a_folder_that_cannot_be_used_is_an_error_of_its_flag(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ MAX_PAGES: Final = 1 << 17  # bounds what a header makes its reader allocate
 DIGEST_BYTES: Final = 32
 TOKEN_BYTES: Final = 4
 PARTIAL_PREFIX: Final = ".kvalet-"  # of files that are being written
+PARTIAL_SUFFIX: Final = ".partial"
 
 # magic, version, cells of a page, bytes of a page, pages, tokens, fingerprint
 _FIXED: Final = struct.Struct("<8sIIQII32s")
@@ -147,7 +148,7 @@ def _replacing(path: Path, durable: bool) -> Iterator[BinaryIO]:
     partial: str | None = None
     try:
         handle, partial = tempfile.mkstemp(
-            prefix=PARTIAL_PREFIX, suffix=".partial", dir=path.parent
+            prefix=PARTIAL_PREFIX, suffix=PARTIAL_SUFFIX, dir=path.parent
         )
         with open(handle, "wb") as file:
             yield file

@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from kvalet.engine.statefile import (
     ALIGNMENT,
     MAGIC,
+    MAX_PAGES,
     open_state,
     pages_offset,
     read_header,
@@ -182,22 +184,55 @@ def test_a_header_that_contradicts_itself_is_refused(
         read_header(path, ROOT, PAGE_BYTES)
 
 
-@pytest.mark.parametrize(("num_pages", "num_tokens"), [(2**21, 0), (0, 2**26), (2**32 - 1,) * 2])
+Counts = tuple[int, int]  # pages, tokens
+LARGEST: Counts = (2**17, 2**22)
+ALLOCATES_NOTHING = {
+    "pages beyond the limit": ((2**21, 0), {}, "damaged header"),
+    "tokens without pages": ((0, 2**26), {}, "67108864 tokens in 0 pages"),
+    "all ones": ((2**32 - 1, 2**32 - 1), {}, "damaged header"),
+    "another size": (LARGEST, {}, "bytes after its end"),
+    "another engine": (LARGEST, {"fingerprint": ROOT[::-1]}, "another model"),
+    "another page": (LARGEST, {"page_bytes": 6016}, "pages of"),
+    "too many tokens": (LARGEST, {"max_tokens": 2**22 - 1}, "4194304 tokens, more than n_ctx"),
+}
+
+
+@pytest.mark.parametrize(
+    ("counts", "reader", "reason"), ALLOCATES_NOTHING.values(), ids=ALLOCATES_NOTHING
+)
 def test_a_hostile_header_allocates_nothing(
-    tmp_path: Path, num_pages: int, num_tokens: int
+    tmp_path: Path, counts: Counts, reader: dict[str, Any], reason: str
 ) -> None:
-    """The file is as large as it claims, without using the disk."""
+    """The file is as large as it claims, without using the disk; nothing of it is read but its
+    numbers."""
     path = tmp_path / "hostile"
-    path.write_bytes(
-        struct.pack("<8sIIQII32s", MAGIC, 1, 32, PAGE_BYTES, num_pages, num_tokens, ROOT)
-    )
+    path.write_bytes(struct.pack("<8sIIQII32s", MAGIC, 1, 32, PAGE_BYTES, *counts, ROOT))
     os.truncate(path, 2**38)
     tracemalloc.start()
     try:
-        assert "damaged header" in refusal(path)
+        with pytest.raises(StateFileError, match=reason):
+            read_header(path, **{"fingerprint": ROOT, "page_bytes": PAGE_BYTES, **reader})
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
+
+
+def test_more_tokens_than_the_reader_takes(path: Path) -> None:
+    assert read_header(path, ROOT, PAGE_BYTES, max_tokens=96).tokens == TOKENS
+    with pytest.raises(StateFileError, match="state file state holds 96 tokens, more than n_ctx"):
+        read_header(path, ROOT, PAGE_BYTES, max_tokens=95)
+
+
+def test_a_header_of_the_largest_size_is_read_in_one_pass(tmp_path: Path) -> None:
+    """Copying what follows each digest would keep everybody waiting for minutes."""
+    with write_state(tmp_path / "state", ROOT, 1, MAX_PAGES, durable=False) as add:
+        for index in range(MAX_PAGES):
+            add(bytes([index % 256]))
+    header = read_header(tmp_path / "state", ROOT, 1)
+    assert len(header.digests) == MAX_PAGES
+    assert set(header.digests) == {
+        blake2b(bytes([byte]), digest_size=32).digest() for byte in range(256)
+    }
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
@@ -218,21 +253,21 @@ def test_arbitrary_bytes_are_refused(
     refusal(path)
 
 
-def ends_by_an_exception(add: Callable[[bytes], None]) -> None:
+def ends_by_an_exception(add: Callable[[bytes], bytes]) -> None:
     raise EngineError("the second page cannot be read")
 
 
-def fails_to_write(add: Callable[[bytes], None]) -> None:
+def fails_to_write(add: Callable[[bytes], bytes]) -> None:
     raise OSError(28, "No space left on device")
 
 
-def ends_too_early(add: Callable[[bytes], None]) -> None:
+def ends_too_early(add: Callable[[bytes], bytes]) -> None:
     pass
 
 
 @pytest.mark.parametrize("end", [ends_by_an_exception, fails_to_write, ends_too_early])
 def test_a_write_that_fails_midway_leaves_the_older_file(
-    path: Path, end: Callable[[Callable[[bytes], None]], None]
+    path: Path, end: Callable[[Callable[[bytes], bytes]], None]
 ) -> None:
     def rewrite() -> None:
         with write_state(path, ROOT, PAGE_BYTES, 3, TOKENS, durable=True) as add:

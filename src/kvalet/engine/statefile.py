@@ -56,10 +56,13 @@ def file_bytes(num_tokens: int, page_bytes: int) -> int:
     return pages_offset(num_pages, num_tokens) + num_pages * page_bytes
 
 
-def read_header(path: Path, fingerprint: bytes, page_bytes: int) -> StateHeader:
+def read_header(
+    path: Path, fingerprint: bytes, page_bytes: int, max_tokens: int | None = None
+) -> StateHeader:
     """What the state file at `path` holds. Raises StateFileError for one that an engine of this
-    fingerprint (32 bytes) and page size cannot take. Pages are not looked at."""
-    with open_state(path, fingerprint, page_bytes) as state:
+    fingerprint (32 bytes), page size and `max_tokens` (its n_ctx) cannot take; nothing that grows
+    with the file is read of one that is not meant for it. Pages are not looked at."""
+    with open_state(path, fingerprint, page_bytes, max_tokens) as state:
         return state.header
 
 
@@ -87,11 +90,13 @@ class StateReader:
 
 
 @contextmanager
-def open_state(path: Path, fingerprint: bytes, page_bytes: int) -> Iterator[StateReader]:
+def open_state(
+    path: Path, fingerprint: bytes, page_bytes: int, max_tokens: int | None = None
+) -> Iterator[StateReader]:
     """Raises StateFileError, as `read_header` does."""
     with _open(path) as file:
         try:
-            header = _Header(path.name, file).read(fingerprint, page_bytes)
+            header = _Header(path.name, file).read(fingerprint, page_bytes, max_tokens)
         except OSError as error:
             raise StateFileError(f"state file {path.name}: {error.strerror}") from error
         yield StateReader(path.name, file, header, page_bytes)
@@ -106,18 +111,20 @@ def write_state(
     tokens: tuple[int, ...] = (),
     *,
     durable: bool,
-) -> Iterator[Callable[[Buffer], None]]:
-    """Gives a function to be called with each page [page_bytes] in order. The file is at `path`
-    when the block has ended, on the disk itself if `durable`; if it ends by an exception there is
-    no trace of it. Raises EngineError for what cannot be written."""
+) -> Iterator[Callable[[Buffer], bytes]]:
+    """Gives a function to be called with each page [page_bytes] in order; it returns the page's
+    digest [32]. The file is at `path` when the block has ended, on the disk itself if `durable`; if
+    it ends by an exception there is no trace of it. Raises EngineError for what cannot be written.
+    """
     digests: list[bytes] = []
     _check_counts(num_pages, len(tokens))
     with _replacing(path, durable) as file:
         file.seek(pages_offset(num_pages, len(tokens)))
 
-        def add(page: Buffer) -> None:
+        def add(page: Buffer) -> bytes:
             digests.append(_digest(page))
             file.write(page)
+            return digests[-1]
 
         yield add
         if len(digests) != num_pages:
@@ -191,49 +198,52 @@ def _open(path: Path) -> BinaryIO:
 
 
 class _Header:
-    """Reads a header: nothing in it is believed before the digest over it was right."""
+    """Reads a header: first what is cheap to compare, then all that the digest covers."""
 
     def __init__(self, name: str, file: BinaryIO) -> None:
         self._name = name
         self._file = file
         self._size = os.fstat(file.fileno()).st_size
 
-    def read(self, fingerprint: bytes, page_bytes: int) -> StateHeader:
+    def read(self, fingerprint: bytes, page_bytes: int, max_tokens: int | None) -> StateHeader:
         fixed = self._file.read(_FIXED.size)
         if not fixed.startswith(MAGIC):
             raise StateFileError(f"{self._name} is not a state file")
         self._expect(self._size >= _FIXED.size + DIGEST_BYTES, "is cut short")
         _, version, cells, size, num_pages, num_tokens, root = _FIXED.unpack(fixed)
         self._expect(version == VERSION, f"has version {version}, this server reads {VERSION}")
-        rest = self._intact_rest(fixed, num_pages, num_tokens)
         self._expect(root == fingerprint, "was written with another model or build of kvalet")
         ours, theirs = (PAGE_CELLS, page_bytes), (cells, size)
         self._expect(theirs == ours, f"has pages of (cells, bytes) {theirs}, not {ours}")
+        self._check_counts(num_pages, num_tokens, max_tokens)
+        self._check_size(pages_offset(num_pages, num_tokens), num_pages * page_bytes)
+        return self._intact(fixed, num_pages, num_tokens)
+
+    def _check_counts(self, num_pages: int, num_tokens: int, max_tokens: int | None) -> None:
+        self._expect(num_pages <= MAX_PAGES, "has a damaged header")
         self._expect(
             num_tokens in (0, num_pages * PAGE_CELLS),
             f"has {num_tokens} tokens in {num_pages} pages",
         )
-        offset = pages_offset(num_pages, num_tokens)
-        excess = self._size - offset - num_pages * page_bytes
+        held = num_pages * PAGE_CELLS
+        is_taken = max_tokens is None or held <= max_tokens
+        self._expect(is_taken, f"holds {held} tokens, more than n_ctx {max_tokens}")
+
+    def _check_size(self, offset: int, num_bytes: int) -> None:
+        excess = self._size - offset - num_bytes
         self._expect(excess >= 0, "is cut short")
         self._expect(excess == 0, f"has {excess} bytes after its end")
-        tokens = np.frombuffer(rest, "<u4", num_tokens)
-        at = TOKEN_BYTES * num_tokens
-        digests = tuple(
-            rest[at + DIGEST_BYTES * index :][:DIGEST_BYTES] for index in range(num_pages)
-        )
-        return StateHeader(tuple(tokens.tolist()), num_pages, digests, offset)
 
-    def _intact_rest(self, fixed: bytes, num_pages: int, num_tokens: int) -> bytes:
-        """What follows the digest, up to the pages."""
-        plausible = num_pages <= MAX_PAGES and num_tokens <= MAX_PAGES * PAGE_CELLS
-        self._expect(plausible, "has a damaged header")
+    def _intact(self, fixed: bytes, num_pages: int, num_tokens: int) -> StateHeader:
+        """What follows the numbers, up to the pages."""
         offset = pages_offset(num_pages, num_tokens)
-        self._expect(self._size >= offset, "is cut short")
         digest = self._file.read(DIGEST_BYTES)
         rest = self._file.read(offset - _FIXED.size - DIGEST_BYTES)
         self._expect(_digest(fixed + rest) == digest, "has a damaged header")
-        return rest
+        tokens = np.frombuffer(rest, "<u4", num_tokens)
+        starts = range(TOKEN_BYTES * num_tokens, len(rest), DIGEST_BYTES)[:num_pages]
+        digests = tuple(rest[start : start + DIGEST_BYTES] for start in starts)
+        return StateHeader(tuple(tokens.tolist()), num_pages, digests, offset)
 
     def _expect(self, is_so: bool, otherwise: str) -> None:
         if not is_so:

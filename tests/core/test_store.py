@@ -171,6 +171,15 @@ def test_a_place_is_reused_only_when_nobody_needs_it() -> None:
     assert store.pin(private(1), TOKENS, RAM).host_id == page.host_id
 
 
+def test_the_lowest_free_place_is_used_first() -> None:
+    store = make()
+    pages = [store.pin(private(index), TOKENS, RAM) for index in range(6)]
+    for index in (4, 1, 3):
+        store.unpin(pages[index])
+    again = [store.pin(private(10 + index), TOKENS, RAM) for index in range(4)]
+    assert [page.host_id.place for page in again] == [1, 3, 4, 6]
+
+
 def test_a_place_given_back_is_told_once_unless_it_is_used_again() -> None:
     store = make()
     page = fill(store, private(0))

@@ -13,13 +13,14 @@ import pytest
 
 from kvalet.core.plan import HostId, Tier
 from kvalet.engine.ggml.folder import OwnFolder
-from kvalet.engine.ggml.hosts import SLAB_PAGES, HostPlaces, PageFiles
+from kvalet.engine.ggml.hosts import MAX_SLAB_PAGES, HostPlaces, PageFiles, Slabs
 from kvalet.engine.ggml.memory import Memory, view
 from kvalet.errors import EngineError
 from tests.engine.contract import hosts
 
 ROOT = bytes(32)
 PAGE_BYTES = 1 << 20
+SLAB_PAGES = 4  # of that size
 SLAB_BYTES = SLAB_PAGES * PAGE_BYTES
 
 
@@ -68,7 +69,20 @@ def test_both_tiers_have_a_place_of_a_number(places: HostPlaces) -> None:
     assert content(places, disk) == {2}
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="asks Linux for its memory")
+@pytest.mark.parametrize(
+    ("page_bytes", "expected"),
+    [(4096, MAX_SLAB_PAGES), (1 << 18, 16), (737_280, 5), (1 << 20, 4), (3 << 20, 1), (1 << 30, 1)],
+)
+def test_large_pages_share_no_large_slab(page_bytes: int, expected: int) -> None:
+    assert Slabs(page_bytes).slab_pages == expected
+
+
+ASKS_LINUX = pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="asks Linux for its memory"
+)
+
+
+@ASKS_LINUX
 def test_memory_of_empty_slabs_goes_back_to_the_system(places: HostPlaces) -> None:
     source, before = page(7).address, resident_slabs()
     every = hosts(range(10 * SLAB_PAGES))
@@ -76,11 +90,22 @@ def test_memory_of_empty_slabs_goes_back_to_the_system(places: HostPlaces) -> No
         places.write(host, source)
     assert resident_slabs() - before == 10
     places.forget(every[1::SLAB_PAGES])
-    assert resident_slabs() - before == 10
+    assert resident_slabs() - before == 10, "none is empty"
     places.forget(every[2 * SLAB_PAGES :])
-    assert resident_slabs() - before == 4, "two in use, two spare"
+    assert resident_slabs() - before == 2, "6 pages, a quarter more and a slab are two and a half"
     places.forget(every)
     assert resident_slabs() - before == 0
+
+
+@ASKS_LINUX
+def test_what_is_held_stays_close_to_what_is_used(places: HostPlaces) -> None:
+    """A quarter more and a slab."""
+    source, before = page(7).address, resident_slabs()
+    every = hosts(range(40 * SLAB_PAGES))
+    for host in every:
+        places.write(host, source)
+    places.forget(every[16 * SLAB_PAGES :])
+    assert resident_slabs() - before == 16 + 4 + 1
 
 
 def test_no_memory_fails_the_copy_and_nothing_else() -> None:
@@ -114,6 +139,30 @@ def test_a_damaged_file_is_found_when_it_is_read(places: HostPlaces, tmp_path: P
     with pytest.raises(EngineError, match="cut short"):
         places.read(HostId(1, Tier.DISK))
     assert content(places, HostId(2, Tier.DISK)) == {5}
+
+
+def test_files_that_were_exchanged_are_found(places: HostPlaces, tmp_path: Path) -> None:
+    """Each is in order, but not where it was written, or not what was written there last."""
+    one, two, three = hosts([1, 2, 3], Tier.DISK)
+    for value, host in ((1, one), (2, two), (3, three)):
+        places.write(host, page(value).address)
+    (folder,) = tmp_path.glob("kvalet-*")
+    (folder / "page-1.kv").rename(folder / "spare")
+    (folder / "page-2.kv").rename(folder / "page-1.kv")
+    (folder / "spare").rename(folder / "page-2.kv")
+    older = (folder / "page-3.kv").read_bytes()
+    places.write(three, page(4).address)
+    (folder / "page-3.kv").write_bytes(older)
+    for host in (one, two, three):
+        with pytest.raises(EngineError, match=f"disk page {host.place} was replaced"):
+            places.read(host)
+    places.write(one, page(1).address)
+    assert content(places, one) == {1}
+    (folder / "page-2.kv").unlink()
+    (folder / "page-1.kv").rename(folder / "page-2.kv")
+    places.forget([two])
+    places.write(two, page(2).address)
+    assert content(places, two) == {2}
 
 
 def test_files_go_with_their_places_and_the_folder_with_the_process(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ What is pinned in RAM counts against one budget, what is not against another; wh
 always pinned, and is gone with its last pin.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TypeAlias
 
 from kvalet.core.plan import HostId, SeqId, Tier
@@ -254,11 +255,12 @@ class HostStore:
 
 
 class _Places:
-    """Ids of one tier, used again."""
+    """Ids of one tier, used again, the lowest first: then what lies high empties, and the engine
+    can give its memory back."""
 
     def __init__(self, tier: Tier) -> None:
         self._tier = tier
-        self._spare: deque[HostId] = deque()
+        self._spare: list[int] = []  # a heap
         self._num_made = 0
 
     @property
@@ -267,12 +269,12 @@ class _Places:
 
     def take(self) -> HostId:
         if self._spare:
-            return self._spare.pop()
+            return HostId(heappop(self._spare), self._tier)
         self._num_made += 1
         return HostId(self._num_made - 1, self._tier)
 
     def give_back(self, place: HostId) -> None:
-        self._spare.append(place)
+        heappush(self._spare, place.place)
 
 
 def _exceeds(count: int, limit: int | None) -> bool:

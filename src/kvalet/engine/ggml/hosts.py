@@ -16,7 +16,9 @@ from kvalet.engine.ggml.memory import Memory, copy, view
 from kvalet.engine.statefile import open_state, write_state
 from kvalet.errors import EngineError, StateFileError
 
-SLAB_PAGES: Final = 16
+SLAB_BYTES: Final = 4 << 20  # of pages that are smaller, several share a slab
+MAX_SLAB_PAGES: Final = 16
+SPARE: Final = 4  # of so many pages in use, one more may be kept ready
 
 logger = logging.getLogger(__name__)
 
@@ -32,38 +34,42 @@ class Slabs:
 
     def __init__(self, page_bytes: int) -> None:
         self._page_bytes = page_bytes
+        self.slab_pages = max(1, min(MAX_SLAB_PAGES, SLAB_BYTES // page_bytes))
         self._slabs: dict[int, Slab] = {}
-
-    @property
-    def num_bytes(self) -> int:
-        return len(self._slabs) * SLAB_PAGES * self._page_bytes
+        self._num_used = 0  # pages
 
     def read(self, place: int) -> int:
         """Raises EngineError if the place holds nothing."""
-        slab = self._slabs.get(place // SLAB_PAGES)
+        slab = self._slabs.get(place // self.slab_pages)
         if slab is None or place not in slab.used:
             raise EngineError(f"host page {place} holds nothing")
         return self._address(slab, place)
 
     def write(self, place: int, address: int) -> None:
         """Raises EngineError without memory."""
-        slab = self._slabs.get(place // SLAB_PAGES)
+        slab = self._slabs.get(place // self.slab_pages)
         if slab is None:
-            slab = Slab(Memory(SLAB_PAGES * self._page_bytes))
-            self._slabs[place // SLAB_PAGES] = slab
+            slab = Slab(Memory(self.slab_pages * self._page_bytes))
+            self._slabs[place // self.slab_pages] = slab
+        self._num_used += place not in slab.used
         slab.used.add(place)
         copy(self._address(slab, place), address, self._page_bytes)
 
     def forget(self, place: int) -> None:
-        slab = self._slabs.get(place // SLAB_PAGES)
-        if slab is not None:
-            slab.used.discard(place)
+        slab = self._slabs.get(place // self.slab_pages)
+        if slab is not None and place in slab.used:
+            slab.used.remove(place)
+            self._num_used -= 1
 
     def give_back(self) -> None:
-        """At most as many slabs stay empty as are in use, so that nothing stays when none is."""
+        """Empty slabs, the highest first, as long as more is held than is used, a quarter of it and
+        a slab; nothing stays when nothing is used."""
+        used = self._num_used
+        wanted = (used + used // SPARE) // self.slab_pages + 1 if used else 0
+        if len(self._slabs) <= wanted:
+            return
         empty = sorted(number for number, slab in self._slabs.items() if not slab.used)
-        num_used = len(self._slabs) - len(empty)
-        for number in empty[num_used:]:
+        for number in empty[-(len(self._slabs) - wanted) :]:
             self._slabs.pop(number).memory.close()
 
     def close(self) -> None:
@@ -71,17 +77,19 @@ class Slabs:
             self._slabs.popitem()[1].memory.close()
 
     def _address(self, slab: Slab, place: int) -> int:
-        return slab.memory.address + place % SLAB_PAGES * self._page_bytes
+        return slab.memory.address + place % self.slab_pages * self._page_bytes
 
 
 class PageFiles:
-    """A state file of one page for each place, in a folder of this process's own."""
+    """A state file of one page for each place, in a folder of this process's own. Whoever can write
+    there can exchange them: each is known by the digest of what was written to it last."""
 
     def __init__(self, folder: OwnFolder, fingerprint: bytes, page_bytes: int) -> None:
         """Takes over `folder` and closes it."""
         self._folder = folder
         self._fingerprint = fingerprint
         self._page_bytes = page_bytes
+        self._digests: dict[int, bytes] = {}  # by place
         self._staging = Memory(page_bytes)
 
     def path(self, place: int) -> Path:
@@ -89,9 +97,11 @@ class PageFiles:
 
     def read(self, place: int) -> int:
         """The page is at this address until the next is read. Raises EngineError for one that is
-        missing or damaged."""
+        missing, damaged, or not the one that was written."""
         try:
             with open_state(self.path(place), self._fingerprint, self._page_bytes) as state:
+                if state.header.digests != (self._digests.get(place),):
+                    raise EngineError(f"disk page {place} was replaced by another one")
                 state.read(0, view(self._staging.address, self._page_bytes))
         except StateFileError as error:
             raise EngineError(f"disk page {place}: {error}") from error
@@ -101,9 +111,11 @@ class PageFiles:
         """Raises EngineError if the disk is full or fails."""
         path, size = self.path(place), self._page_bytes
         with write_state(path, self._fingerprint, size, num_pages=1, durable=False) as add:
-            add(view(address, size))
+            digest = add(view(address, size))
+        self._digests[place] = digest
 
     def forget(self, place: int) -> None:
+        self._digests.pop(place, None)
         try:
             self.path(place).unlink(missing_ok=True)
         except OSError as error:

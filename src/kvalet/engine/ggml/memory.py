@@ -3,8 +3,11 @@
 import ctypes
 import mmap
 from contextlib import suppress
+from typing import Final
 
 from kvalet.errors import EngineError
+
+HUGE_PAGE_BYTES: Final = 2 << 20
 
 
 class Memory:
@@ -15,7 +18,7 @@ class Memory:
             self._map = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError) as error:
             raise EngineError(f"no memory for {num_bytes} bytes on the host") from error
-        if hasattr(mmap, "MADV_HUGEPAGE"):
+        if num_bytes >= HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
             # Otherwise the first copy into new memory takes five times as long as the next.
             with suppress(OSError):
                 self._map.madvise(mmap.MADV_HUGEPAGE)

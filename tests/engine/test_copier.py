@@ -1,5 +1,6 @@
 """The copier: its order, its pace, and that nobody waits for it but `close`."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from threading import Thread
@@ -212,6 +213,15 @@ def test_an_engine_error_fails_its_transfer_alone(copier: Copier, copies: Record
     copier.start([transfer(1, 1), transfer(2)])
     news = until_over(copier, 2)
     assert (news.landed, news.failed) == ([2], {1: "no memory"})
+
+
+def test_the_operator_is_told_why_a_transfer_failed(
+    copier: Copier, copies: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    copies.errors[1] = EngineError("no memory")
+    copier.start([transfer(number, 1) for number in range(5)])
+    until_over(copier, 5)
+    assert caplog.record_tuples == [("kvalet.engine", logging.WARNING, "a copy failed: no memory")]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

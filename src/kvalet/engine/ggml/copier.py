@@ -18,6 +18,7 @@ from typing import TypeAlias
 from kvalet.core.plan import AnyTransfer, HostId, StateLoad, StateSave, TransferId
 from kvalet.engine.base import PACE_SHARE
 from kvalet.engine.ggml.copies import Copies
+from kvalet.engine.ggml.faultlog import FaultLog
 from kvalet.errors import EngineError, EngineFatal, StateFileError
 
 
@@ -42,6 +43,7 @@ class Copier:
     def __init__(self, copies: Copies, *, asynchronous: bool) -> None:
         """Takes over `copies` and closes them."""
         self._copies = copies
+        self._faults = FaultLog()
         self._changed = threading.Condition()  # guards all of the following
         self._queue: deque[Work] = deque()
         self._files: deque[StateSave | StateLoad] = deque()
@@ -138,6 +140,7 @@ class Copier:
                         return
         except (EngineError, StateFileError) as error:
             failure = str(error)
+            self._faults.note(failure)
         self._report(work.transfer_id, failure)
 
     def _wait_for_turn(self, *, makes_way: bool) -> bool:

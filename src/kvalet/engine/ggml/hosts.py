@@ -4,13 +4,13 @@ Bytes only: which place holds what, and for how long, is core's business. One th
 all of this, so nothing is locked.
 """
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from kvalet.core.plan import HostId, Tier
+from kvalet.engine.ggml.faultlog import FaultLog
 from kvalet.engine.ggml.folder import OwnFolder
 from kvalet.engine.ggml.memory import Memory, copy, view
 from kvalet.engine.statefile import open_state, write_state
@@ -19,8 +19,6 @@ from kvalet.errors import EngineError, StateFileError
 SLAB_BYTES: Final = 4 << 20  # of pages that are smaller, several share a slab
 MAX_SLAB_PAGES: Final = 16
 SPARE: Final = 4  # of so many pages in use, one more may be kept ready
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -90,6 +88,7 @@ class PageFiles:
         self._fingerprint = fingerprint
         self._page_bytes = page_bytes
         self._digests: dict[int, bytes] = {}  # by place
+        self._faults = FaultLog()
         self._staging = Memory(page_bytes)
 
     def path(self, place: int) -> Path:
@@ -119,7 +118,7 @@ class PageFiles:
         try:
             self.path(place).unlink(missing_ok=True)
         except OSError as error:
-            logger.warning("cannot remove %s: %s", self.path(place), error.strerror)
+            self._faults.note(f"cannot remove {self.path(place)}: {error.strerror}")
 
     def close(self) -> None:
         self._folder.close()

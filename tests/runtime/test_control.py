@@ -8,9 +8,17 @@ import pytest
 from tests.runtime.clients import Bench, Client, check_story, generation, letters, solo_tokens
 
 from kvalet.core.plan import SeqId, StepPlan
-from kvalet.engine.fake import UNUSED, StateFile
+from kvalet.engine.fake import UNUSED, FakeEngine, StateFile
 from kvalet.engine.statefile import file_bytes
-from kvalet.errors import Conflict, EngineError, EngineFatal, KvaletError, NotFound, Overloaded
+from kvalet.errors import (
+    Conflict,
+    EngineError,
+    EngineFatal,
+    KvaletError,
+    NotFound,
+    Overloaded,
+    StateFileError,
+)
 from kvalet.runtime.inbox import Erase, Message, Restore, Save, Stop, Submit
 from kvalet.runtime.loop import HELD_POLL_S
 from kvalet.runtime.messages import Event, Finished, Preempted, SlotState, SlotView
@@ -117,9 +125,12 @@ def test_an_idle_slot_answers_to_its_last_request() -> None:
     bench.run(short, long)
     parked, kept, resumed, back = answers
     assert (view(parked).state, view(parked).is_held) == ("idle", True)
+    assert (view(parked).preempt_mode, view(parked).n_cells_host) == ("swap", 2 * 32)
     assert view(resumed).is_held is False
     assert isinstance(kept, Future)
     assert isinstance(back, Future)
+    gone = back.result(0).slots[0]
+    assert (gone.is_held, gone.preempt_mode, gone.n_cells_host) == (False, None, 0)
     assert kept.result(0).gauges["preempt_ram_bytes"] == 2 * 128  # whole pages of 79 cells
     assert kept.result(0).gauges["kv_cells_cached"] == 0
     assert back.result(0).gauges["preempt_ram_bytes"] == 0
@@ -190,16 +201,35 @@ def test_a_file_that_cannot_be_read_is_the_asker_s_error() -> None:
     bench = Bench()
     restored: Future[SlotState] = Future()
     tell(bench, Restore(0, "absent", tuple(range(32)), 60.0, restored))
-    assert isinstance(error(restored), EngineError)
+    refused = error(restored)
+    assert isinstance(refused, StateFileError)
+    assert (refused.field, refused.status) == ("filename", 400)
 
 
-def test_a_damaged_file_is_the_error_of_all_who_ask_for_it() -> None:
+def test_a_file_that_cannot_be_written_is_the_server_s_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    chat_of_70(bench, 1)
+    monkeypatch.setattr(FakeEngine, "_run", lambda engine, transfer: "No space left")
+    saved: Future[SlotState] = Future()
+    tell(bench, Save(0, None, "state", saved))
+    refused = error(saved)
+    assert type(refused) is EngineError
+    assert "No space" in str(refused)
+
+
+@pytest.mark.parametrize("change", ["damaged", "replaced"])
+def test_a_file_that_changed_is_the_error_of_all_who_ask_for_it(change: str) -> None:
     bench = Bench(transfer_steps=2)
     tokens = tuple(range(32))
-    bench.engine.files["state"] = StateFile(tokens, ((UNUSED,) * 32,))
+    held, page = (tokens, UNUSED) if change == "damaged" else (tokens[::-1], 1)
+    bench.engine.files["state"] = StateFile(held, ((page,) * 32,))
     answers = [Future[SlotState]() for _ in range(2)]
     tell(bench, *(Restore(i, "state", tokens, 60.0, answer) for i, answer in enumerate(answers)))
-    assert ["is damaged" in str(error(answer)) for answer in answers] == [True, True]
+    for answer in answers:
+        assert isinstance(error(answer), StateFileError)
+        assert change in str(error(answer))
 
 
 def test_a_question_that_ends_the_loop_is_answered_too() -> None:

@@ -104,7 +104,9 @@ def test_a_damaged_page_is_named_and_nothing_is_taken(tiny: Path, tmp_path: Path
     content[-1] ^= 1
     path.write_bytes(content)
     with serving(tiny, tmp_path) as edge:
-        assert "chat.bin" in edge.error(RESTORE, FILE, 500)["message"]
+        error = edge.error(RESTORE, FILE)
+        assert (error["param"], "page 3 is damaged" in error["message"]) == ("filename", True)
+        assert "chat.bin" in error["message"]
         assert num_cached(edge) == 0
 
 

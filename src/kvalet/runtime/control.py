@@ -8,7 +8,7 @@ from functools import partial
 from kvalet.core.plan import SlotId, StepOutcome, TransferId
 from kvalet.core.scheduler import Scheduler
 from kvalet.engine.statefile import file_bytes
-from kvalet.errors import Conflict, EngineError, NotFound, RequestError
+from kvalet.errors import Conflict, EngineError, NotFound, RequestError, StateFileError
 from kvalet.runtime.inbox import Erase, Park, Restore, Resume, Save, SlotOrder, give, refuse
 from kvalet.runtime.messages import SlotState, SlotView
 from kvalet.runtime.snapshot import Snapshots
@@ -22,12 +22,14 @@ class _FileWork:
     num_tokens: int
     began: float  # seconds
     answer: Future[SlotState]
+    failure: type[StateFileError] | type[EngineError]  # which error it is if it fails
 
 
 @dataclass(frozen=True, slots=True)
 class SlotControl:
     """`request_id` of an order: whose slot it has to be, or have been last if it is idle; None:
-    anybody's. Orders fail with NotFound, Conflict, or EngineError for a file."""
+    anybody's. Orders fail with NotFound, Conflict, or for a file: StateFileError if it cannot be
+    restored, EngineError if it cannot be written."""
 
     scheduler: Scheduler
     snapshots: Snapshots
@@ -69,7 +71,7 @@ class SlotControl:
                 give(work.answer, partial(self._done, work))
         for transfer_id, message in outcome.failed_transfers.items():
             if work := self._file_work.pop(transfer_id, None):
-                refuse(work.answer, EngineError(message))
+                refuse(work.answer, work.failure(message))
 
     def refuse_all(self, error: Exception) -> None:
         for work in self._file_work.values():
@@ -86,7 +88,8 @@ class SlotControl:
             if not isinstance(error, RequestError):
                 raise
             return
-        work = _FileWork(slot, num_tokens, self.clock(), order.answer)
+        failure = StateFileError if isinstance(order, Restore) else EngineError
+        work = _FileWork(slot, num_tokens, self.clock(), order.answer, failure)
         self._file_work[transfer_id] = work
 
     def _save(self, order: Save) -> tuple[SlotId, TransferId, int]:

@@ -17,7 +17,7 @@ from kvalet.core.plan import (
 from kvalet.engine.ggml.hosts import HostPlaces
 from kvalet.engine.ggml.memory import Memory, view
 from kvalet.engine.statefile import open_state, write_state
-from kvalet.errors import EngineError, KvaletError
+from kvalet.errors import KvaletError, StateFileError
 
 Pages: TypeAlias = Generator[None, None, None]  # stops before each page
 
@@ -93,7 +93,7 @@ class Copies:
             open_state(path, self._fingerprint, self._page_bytes) as state,
         ):
             if state.header.tokens != load.tokens:
-                raise EngineError(f"state file {path.name} was replaced by another one")
+                raise StateFileError(f"state file {path.name} was replaced by another one")
             for index, host in load.moves:
                 yield
                 state.read(index, view(at, self._page_bytes))

@@ -4,13 +4,16 @@ DRAIN_SECONDS`."""
 import gc
 import itertools
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
 
 from typing_extensions import override
 
 from kvalet.core.plan import SeqId
-from kvalet.runtime.messages import Delta, Event, Generation, Sink
+from kvalet.runtime.messages import Delta, Event, Generation, Sink, SlotState, Snapshot
 from kvalet.server.desk import ServerSettings
 from kvalet.server.ports import ServedModel
 from kvalet.server.run import run
@@ -39,21 +42,48 @@ def load_for_ever() -> FakeService:
     return FakeService()
 
 
-def speaks_until_asked() -> FakeService:
-    """Its sequences end when somebody asks for something to be done with a slot."""
-    service = FakeService()
+class PatientService(FakeService):
+    """Its sequences and its saves end once somebody has looked at its slots. It tells of saves."""
 
-    def script(generation: Generation) -> Iterator[Sequence[Event]]:
-        yield from itertools.takewhile(lambda batch: not service.asked, endless(generation))
+    @override
+    def __post_init__(self) -> None:
+        self._was_seen = False
+        self._saving: list[Future[SlotState]] = []
+        self.script = self._speaks_until_seen
+        super().__post_init__()
+
+    def _speaks_until_seen(self, generation: Generation) -> Iterator[Sequence[Event]]:
+        yield from itertools.takewhile(lambda batch: not self._was_seen, endless(generation))
         yield [finished(generation, 1)]
 
-    service.script = script
-    return service
+    @override
+    def save(self, slot: int, path: str, request_id: str | None = None) -> Future[SlotState]:
+        self._saving.append(Future())
+        tell("saving")
+        return self._saving[-1]
+
+    @override
+    def snapshot(self) -> Future[Snapshot]:
+        answer = super().snapshot()
+        self._was_seen = True
+        for saving in self._saving:
+            saving.set_result(SlotState(1, 96))
+        return answer
+
+
+def start_no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 SERVICES: Mapping[str, Callable[[], FakeService]] = {
     "well": lambda: FakeService(script=endless),
-    "until asked": speaks_until_asked,
+    "patient": PatientService,
+    "threadless": FakeService,
     "flood": lambda: FakeService(script=plays(*[[Delta("x" * 10_000, ())]] * 2000)),
     "hanging": lambda: HangingService(script=endless),
     "dying": lambda: DyingService(script=endless),
@@ -66,10 +96,12 @@ def main(how: str, port: int, drain_s: float) -> int:
         return make_model(SERVICES[how](), template=True, add_bos=True, props={})
 
     def on_ready(url: str) -> None:
-        sys.stdout.write(f"{url}\n")
-        sys.stdout.flush()
+        if how == "threadless":
+            threading.Thread.start = start_no_thread  # type: ignore[assignment,method-assign]
+        tell(url)
 
-    code = run(ServerSettings(port=port, drain_s=drain_s), load, on_ready)
+    settings = ServerSettings(port=port, drain_s=drain_s, slot_save_path=Path("."))
+    code = run(settings, load, on_ready)
     sys.stdout.write(f"{gc.get_freeze_count()} objects left to the last collection alone\n")
     return code
 

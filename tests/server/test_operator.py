@@ -125,11 +125,14 @@ def test_while_draining_operators_see_and_nothing_begins(edge: Edge) -> None:
     edge.desk.drain(Overloaded("the server is shutting down"))
     for path in ("/slots", "/metrics", "/props", "/v1/models"):
         assert edge.get(path).status_code == 200
-    assert edge.post("/slots/0?action=resume", {}).status_code == 200
     assert edge.get("/health").status_code == 503
     for path in ("/v1/completions", "/completion", "/tokenize"):
         error = edge.error(path, {"prompt": "x"}, 503)
         assert error["message"] == "the server is shutting down"
+    for action in ("park", "resume", "erase"):
+        error = edge.error(f"/slots/0?action={action}", {}, 503)
+        assert error["message"] == "the server is shutting down"
+    assert edge.service.asked == []
 
 
 @pytest.mark.parametrize(

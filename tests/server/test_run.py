@@ -21,22 +21,28 @@ from kvalet.server.run import run
 from tests.server.edge import wait_until
 
 STREAM = {"prompt": "x", "stream": True}
+FILE = {"filename": "chat.bin"}
 LIMIT_S = 3.0  # two seconds are promised; the third is for a busy machine
 
 
 @contextmanager
-def server(how: str, port: int = 0, drain_s: float = 0) -> Iterator[subprocess.Popen[str]]:
+def server(
+    how: str, port: int = 0, drain_s: float = 0, stderr: int | None = None
+) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tests.server.main", how, str(port), str(drain_s)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def url_of(process: subprocess.Popen[str]) -> str:
+def line_of(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
+
+
+url_of = line_of  # the first one
 
 
 def free_port() -> int:
@@ -93,7 +99,7 @@ def test_the_end_of_the_process_does_not_wait_for_a_collection_of_everything() -
 
 
 def test_draining_lets_chats_end_and_begins_nothing_new() -> None:
-    with server("until asked", drain_s=60) as process:
+    with server("patient", drain_s=60) as process:
         url = url_of(process)
         with open_stream(url) as lines:
             process.send_signal(signal.SIGTERM)
@@ -102,10 +108,57 @@ def test_draining_lets_chats_end_and_begins_nothing_new() -> None:
             assert refused.status_code == 503
             assert refused.headers["retry-after"]
             assert "requests_processing 1.0" in httpx.get(f"{url}/metrics").text
-            assert httpx.post(f"{url}/slots/0?action=resume").status_code == 200
             assert [line for line in lines if line][-1] == "data: [DONE]"
         process.wait(20)
     assert process.returncode == 0
+
+
+def save(url: str) -> httpx.Response:
+    return httpx.post(f"{url}/slots/1?action=save", json=FILE, timeout=20)
+
+
+def test_draining_lets_a_save_end_and_does_nothing_more_with_slots() -> None:
+    with server("patient", drain_s=60) as process, ThreadPoolExecutor(1) as pool:
+        url = url_of(process)
+        saving = pool.submit(save, url)
+        assert line_of(process) == "saving"
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: httpx.get(f"{url}/health").status_code == 503)
+        for action in ("save", "restore", "erase", "park", "resume"):
+            body = FILE if action in ("save", "restore") else {}
+            refused = httpx.post(f"{url}/slots/1?action={action}", json=body, timeout=20)
+            assert (action, refused.status_code) == (action, 503)
+            assert refused.headers["retry-after"]
+        assert httpx.get(f"{url}/slots", timeout=20).status_code == 200
+        assert saving.result().status_code == 200
+        process.wait(20)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("drain_s", [0, 0.5])
+def test_a_save_that_does_not_end_is_answered(drain_s: float) -> None:
+    with (
+        server("patient", drain_s=drain_s, stderr=subprocess.STDOUT) as process,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        url = url_of(process)
+        saves = [pool.submit(save, url) for _ in range(3)]
+        assert [line_of(process) for _ in saves] == ["saving"] * 3
+        took = stop(process, signal.SIGTERM)
+        for answer in (saving.result() for saving in saves):
+            assert answer.status_code == 503
+            assert answer.json()["error"]["message"] == "the server is shutting down"
+        assert "left to the last collection alone" in line_of(process)  # and no complaint before
+    assert process.returncode == 0
+    assert drain_s <= took < drain_s + LIMIT_S
+
+
+def test_without_a_further_thread_it_ends_all_the_same() -> None:
+    with server("threadless") as process:
+        url_of(process)
+        took = stop(process, signal.SIGTERM)
+    assert process.returncode == 0
+    assert took < LIMIT_S
 
 
 def test_draining_takes_no_longer_than_it_may() -> None:

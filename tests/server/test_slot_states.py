@@ -2,20 +2,22 @@
 (SPEC C3)."""
 
 import os
+import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from kvalet.core.plan import pages_for
-from kvalet.engine.statefile import write_state
+from kvalet.engine.statefile import StateHeader, read_header, write_state
 from kvalet.errors import EngineError
+from kvalet.server import desk
 from kvalet.server.desk import ServerSettings
 from kvalet.server.routes import slots
 from kvalet.server.waiting import STEP_BOUNDARY_S, answered
-from tests.server.edge import Edge
+from tests.server.edge import TIMEOUT_S, Edge
 
 T = TypeVar("T")
 
@@ -203,6 +205,30 @@ def test_a_file_that_fills_the_context_is_restored(saving: Edge, folder: Path) -
     write(folder / "chat.bin", saving, tokens)
     saving.answer(RESTORE, {"filename": "chat.bin"})
     assert saving.service.asked[0][3] == tokens
+
+
+def test_a_file_that_is_slow_to_read_holds_up_no_request(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def read_slowly(*args: Any, **options: Any) -> StateHeader:  # noqa: ANN401  # as it is called
+        began.set()
+        assert may_end.wait(TIMEOUT_S)
+        return read_header(*args, **options)
+
+    monkeypatch.setattr(slots, "read_header", read_slowly)
+    monkeypatch.setattr(desk, "NUM_WORKERS", 1)
+    edge = Edge(settings=ServerSettings(slot_save_path=folder))
+    write(folder / "chat.bin", edge)
+    with ThreadPoolExecutor(2) as pool:
+        restoring = pool.submit(edge.answer, RESTORE, {"filename": "chat.bin"})
+        assert began.wait(TIMEOUT_S)
+        edge.answer("/v1/completions", {"prompt": "x"})
+        assert not restoring.done()
+        may_end.set()
+        assert restoring.result(TIMEOUT_S)["n_restored"] == 64
+    edge.close()
 
 
 @pytest.mark.parametrize(

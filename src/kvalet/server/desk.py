@@ -2,16 +2,17 @@
 
 Lives on the event loop. While there is no model, and after the engine has died or a shutdown has
 begun, every request is turned away here, in one place (SPEC C5). While draining, whoever is being
-served goes on and operators still see and resume them; nothing new begins.
+served goes on, orders of operators that were accepted too, and operators still look; nothing new
+begins.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from kvalet.errors import Overloaded
@@ -47,7 +48,9 @@ class Desk:
         self._draining: Overloaded | None = None
         self._closing: Overloaded | None = None
         self._families: WeakSet[Family] = WeakSet()
+        self._pending: set[asyncio.Future[Any]] = set()  # what requests wait for, on the event loop
         self._workers = ThreadPoolExecutor(NUM_WORKERS, "kvalet-http")
+        self._file_worker = ThreadPoolExecutor(1, "kvalet-files")
 
     @property
     def model(self) -> ServedModel:
@@ -70,8 +73,8 @@ class Desk:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody is being served."""
-        return not any(family.is_running for family in self._families)
+        """Whether nobody is being served, and nothing is done for an operator."""
+        return not self._pending and not any(family.is_running for family in self._families)
 
     def open(self, model: ServedModel) -> None:
         """Begin to serve."""
@@ -87,19 +90,45 @@ class Desk:
         self._closing = reason
         for family in list(self._families):
             family.fail(reason)
+        for work in list(self._pending):
+            work.cancel()
 
     def submit(self, job: Job) -> Family:
         family = Family(self.serving.service, job.generations)
         self._families.add(family)
         return family
 
+    async def attend(self, work: Awaitable[T]) -> T:
+        """What comes of `work`, which a drain waits for. Raises Overloaded, and cancels it, as soon
+        as everybody is turned away."""
+        pending = asyncio.ensure_future(work)
+        self._pending.add(pending)
+        if self._closing:
+            pending.cancel()
+        try:
+            await asyncio.wait((pending,))
+        finally:
+            self._pending.discard(pending)
+            pending.cancel()  # changes nothing, unless whoever asked is cancelled
+        if pending.cancelled():
+            raise self._closing or asyncio.CancelledError
+        return pending.result()
+
     async def work(self, task: Callable[[], T]) -> T:
         """Run `task` on a worker thread, so that it does not hold up streams."""
-        return await asyncio.get_running_loop().run_in_executor(self._workers, task)
+        return await self._run_on(self._workers, task)
+
+    async def work_on_file(self, task: Callable[[], T]) -> T:
+        """Run `task` on the thread of files, so that a slow one does not hold up requests."""
+        return await self._run_on(self._file_worker, task)
+
+    async def _run_on(self, workers: ThreadPoolExecutor, task: Callable[[], T]) -> T:
+        return await self.attend(asyncio.get_running_loop().run_in_executor(workers, task))
 
     def shut(self) -> None:
         """Wait for the worker threads to end."""
-        self._workers.shutdown(wait=True, cancel_futures=True)
+        for workers in (self._workers, self._file_worker):
+            workers.shutdown(wait=True, cancel_futures=True)
 
 
 def engine_stopped(model: ServedModel) -> str:

@@ -3,7 +3,7 @@
 The main thread runs the event loop; the model loads beside it, and requests get 503 until it is
 there. A signal, or the death of the engine, ends every request with a message; SIGTERM lets those
 being served go on for `drain_s` before. Whatever hangs after that, the process is gone
-`EXIT_WITHIN_S` later (SPEC C5).
+`EXIT_WITHIN_S` later (SPEC C5), also where no further thread can be had.
 """
 
 import asyncio
@@ -75,6 +75,28 @@ class _HttpServer(uvicorn.Server):
             connection.transport.abort()
 
 
+class _Deadline:
+    """Ends the process `EXIT_WITHIN_S` after `start`, unless it is lifted. Its thread is there from
+    the beginning: there may be none to be had at the end."""
+
+    def __init__(self, exit_now: Callable[[], None]) -> None:
+        self._exit_now = exit_now
+        self._started = threading.Event()
+        self._lifted = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def start(self) -> None:
+        self._started.set()
+
+    def lift(self) -> None:
+        self._lifted.set()
+
+    def _watch(self) -> None:
+        self._started.wait()
+        if not self._lifted.wait(EXIT_WITHIN_S):
+            self._exit_now()
+
+
 class _Life:
     def __init__(self, settings: ServerSettings, load: Load, on_ready: OnReady) -> None:
         self.exit_code = 0
@@ -84,8 +106,7 @@ class _Life:
         self._load = load
         self._on_ready = on_ready
         self._stopping = asyncio.Event()
-        self._deadline = threading.Timer(EXIT_WITHIN_S, self._exit_now)
-        self._deadline.daemon = True
+        self._deadline = _Deadline(self._exit_now)
         config = uvicorn.Config(
             create_app(self._desk),
             http="httptools",
@@ -112,8 +133,7 @@ class _Life:
         finally:
             self._stop(SHUTTING_DOWN)
             await http
-            # On a thread, so that a further signal finds its handler.
-            await asyncio.wrap_future(_on_daemon(lambda: self._clean_up(model)))
+            await self._cleaned_up(model)
 
     async def _loaded(self) -> ServedModel | None:
         """The model, or None if a stop comes first."""
@@ -159,12 +179,21 @@ class _Life:
         self._http.should_exit = True
         asyncio.get_running_loop().call_later(SLOW_CLIENTS_S, self._http.drop_connections)
 
+    async def _cleaned_up(self, model: ServedModel | None) -> None:
+        """On a thread if there is one, so that a further signal finds its handler."""
+        try:
+            cleaning = _on_daemon(lambda: self._clean_up(model))
+        except RuntimeError:
+            self._clean_up(model)
+        else:
+            await asyncio.wrap_future(cleaning)
+
     def _clean_up(self, model: ServedModel | None) -> None:
         """Wait for the threads there are. The deadline is lifted only when none is left."""
         ended = model is None or model.service.close()
         self._desk.shut()
         if ended:
-            self._deadline.cancel()
+            self._deadline.lift()
 
     def _exit_now(self) -> None:
         logger.error("not everything ended in time; leaving it behind")

@@ -47,7 +47,7 @@ def router(desk: Desk) -> APIRouter:
 
 
 async def _snapshot(desk: Desk) -> Snapshot:
-    return await answered(desk.model.service.snapshot())
+    return await desk.attend(answered(desk.model.service.snapshot()))
 
 
 def _json(body: object) -> Response:

@@ -31,32 +31,32 @@ def router(desk: Desk) -> APIRouter:
 
     @routes.post("/slots/{id_slot}")
     async def control_slot(id_slot: str, request: Request, action: str = Query("")) -> Response:
-        desk.model  # noqa: B018  # raises what is wrong
+        desk.serving  # noqa: B018  # raises what is wrong
         slot = _slot_number(id_slot)
         act = _found(action)
         body = await read_body(request, desk.settings.max_body_bytes) or b"{}"
-        answer = orjson.dumps(await act(desk, slot, body))
+        answer = orjson.dumps(await desk.attend(act(desk, slot, body)))
         return Response(answer, media_type="application/json")
 
     return routes
 
 
 async def _park(desk: Desk, slot: int, body: bytes) -> object:
-    asked, service = ParkRequest.parse(body), desk.model.service
+    asked, service = ParkRequest.parse(body), desk.serving.service
     timeout_s = asked.timeout or desk.settings.park_timeout_s
     seen = await answered(service.park(slot, timeout_s, asked.id))
     return slot_view(seen, service.n_ctx)
 
 
 async def _resume(desk: Desk, slot: int, body: bytes) -> object:
-    asked, service = ParkRequest.parse(body), desk.model.service
+    asked, service = ParkRequest.parse(body), desk.serving.service
     return slot_view(await answered(service.resume(slot, asked.id)), service.n_ctx)
 
 
 async def _save(desk: Desk, slot: int, body: bytes) -> object:
-    folder, asked = _folder(desk), SaveRequest.parse(body)
-    path = await desk.work(lambda: _place(folder, asked.filename))
-    saving = desk.model.service.save(slot, str(path), asked.id)
+    folder, asked, service = _folder(desk), SaveRequest.parse(body), desk.serving.service
+    path = await desk.work_on_file(lambda: _place(folder, asked.filename))
+    saving = service.save(slot, str(path), asked.id)
     state = await answered(saving, COPY_TIMEOUT_S)
     return {
         "id_slot": state.slot,
@@ -68,8 +68,8 @@ async def _save(desk: Desk, slot: int, body: bytes) -> object:
 
 
 async def _restore(desk: Desk, slot: int, body: bytes) -> object:
-    folder, asked, model = _folder(desk), RestoreRequest.parse(body), desk.model
-    path, tokens = await desk.work(lambda: _saved(folder, asked.filename, model))
+    folder, asked, model = _folder(desk), RestoreRequest.parse(body), desk.serving
+    path, tokens = await desk.work_on_file(lambda: _saved(folder, asked.filename, model))
     timeout_s = asked.timeout or desk.settings.park_timeout_s
     restoring = model.service.restore(slot, str(path), tokens, timeout_s)
     state = await answered(restoring, COPY_TIMEOUT_S)
@@ -83,8 +83,8 @@ async def _restore(desk: Desk, slot: int, body: bytes) -> object:
 
 
 async def _erase(desk: Desk, slot: int, body: bytes) -> object:
-    asked = SlotRequest.parse(body)
-    state = await answered(desk.model.service.erase(slot, asked.id))
+    asked, service = SlotRequest.parse(body), desk.serving.service
+    state = await answered(service.erase(slot, asked.id))
     return {"id_slot": state.slot, "n_erased": state.num_tokens}
 
 

@@ -46,6 +46,11 @@ class Keeping:
     def slots(self) -> Collection[SlotId]:
         return self._kept.keys()
 
+    def pages(self, slot: SlotId) -> tuple[HostPage, ...]:
+        """What is pinned of `slot`'s last request, in position order."""
+        kept = self._kept.get(slot)
+        return () if kept is None else tuple(kept.host_pages)
+
     def keep(self, slot: SlotId, seq: Sequence, timeout_s: float) -> None:
         """Move the named pages of ended `seq` to the store. Raises Conflict if there are none, if
         they are kept already, or if the budget does not hold them."""

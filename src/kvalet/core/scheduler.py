@@ -33,7 +33,7 @@ from kvalet.core.sequence import RUNNING, Move, Sequence, Status
 from kvalet.core.shifting import Shifting
 from kvalet.core.slots import Slots
 from kvalet.core.states import States
-from kvalet.core.store import HostStore
+from kvalet.core.store import HostPage, HostStore
 from kvalet.core.transfers import Transfers
 from kvalet.errors import Conflict, InvariantViolation
 
@@ -107,6 +107,10 @@ class Scheduler:
     def kept_slots(self) -> Collection[SlotId]:
         """Idle slots whose last request's pages are parked."""
         return self._keeping.slots
+
+    def kept_pages(self, slot: SlotId) -> tuple[HostPage, ...]:
+        """What the host store keeps for an idle slot, in position order."""
+        return self._keeping.pages(slot)
 
     def occupant(self, slot: SlotId) -> Sequence | None:
         """Who is in `slot`, or was in it last."""

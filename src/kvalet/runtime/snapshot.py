@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from kvalet.core.plan import PAGE_CELLS, SeqId, SlotId
+from kvalet.core.plan import PAGE_CELLS, SeqId, SlotId, Tier
 from kvalet.core.scheduler import Scheduler
-from kvalet.core.sequence import RESIDENT, WAITING, Sequence, Status
+from kvalet.core.sequence import RESIDENT, WAITING, ParkMode, Sequence, Status
 from kvalet.runtime.durations import Durations
 from kvalet.runtime.messages import SlotView, Snapshot
 from kvalet.runtime.totals import Totals
@@ -32,9 +32,18 @@ class Snapshots:
     def slot(self, slot: SlotId) -> SlotView:
         seq = self.scheduler.slots[slot]
         if seq is None:
-            return SlotView(slot, is_held=slot in self.scheduler.kept_slots)
+            return self._idle(slot)
         num_in_host = self.scheduler.num_in_host(seq)
         return _view(slot, seq, self.parked_s(seq.seq_id), num_in_host * PAGE_CELLS)
+
+    def _idle(self, slot: SlotId) -> SlotView:
+        if slot not in self.scheduler.kept_slots:
+            return SlotView(slot)
+        pages = self.scheduler.kept_pages(slot)
+        is_on_disk = any(page.tier is Tier.DISK for page in pages)
+        mode = ParkMode.of(Tier.DISK if is_on_disk else Tier.RAM)
+        n_cells = len(pages) * PAGE_CELLS
+        return SlotView(slot, is_held=True, preempt_mode=mode.value, n_cells_host=n_cells)
 
     def _gauges(self) -> dict[str, float]:
         pool = self.scheduler.pool

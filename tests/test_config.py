@@ -36,8 +36,7 @@ def scheduling(*args: str) -> SchedulerConfig:
         ("LLAMA_SERVER_PREEMPT_MIRROR", "off", "preempt_mirror", False),
         ("LLAMA_ARG_CACHE_RAM", "0", "cache_ram", 0),
         ("LLAMA_ARG_PREEMPT_DISK", "/", "preempt_disk", "/"),
-        ("LLAMA_ARG_PREEMPT_DISK_LIMIT", "-1", "preempt_disk_limit", -1),
-        ("LLAMA_ARG_SLOT_SAVE_PATH", "/", "slot_save_path", "/"),
+        ("LLAMA_ARG_SLOT_SAVE_PATH", ".", "slot_save_path", "."),
         ("LLAMA_SERVER_PREEMPT_POLICY", "largest", "preempt_policy", "largest"),
         ("LLAMA_SERVER_PREEMPT_TRIGGER", "watermark", "preempt_trigger", "watermark"),
         ("LLAMA_SERVER_PREEMPT_HIGH", "90", "preempt_high", 90),
@@ -58,6 +57,13 @@ def test_variables(env: str, text: str, field: str, value: object) -> None:
     assert getattr(load({}, {env: text}), field) == value
     with pytest.raises(ConfigError, match=f"^{env}: expected [^\\n]+ not 'x y'$"):
         load({}, {env: "x y"})
+
+
+def test_the_variable_of_the_disks_limit() -> None:
+    disk, limit = "LLAMA_ARG_PREEMPT_DISK", "LLAMA_ARG_PREEMPT_DISK_LIMIT"
+    assert load({}, {disk: "/", limit: "-1"}).preempt_disk_limit == -1
+    with pytest.raises(ConfigError, match=f"^{limit}: expected [^\\n]+ not 'x y'$"):
+        load({}, {disk: "/", limit: "x y"})
 
 
 def test_defaults_are_the_specs() -> None:
@@ -115,6 +121,33 @@ def test_what_cannot_be_honoured_is_one_line(args: tuple[str, str], complaint: s
     assert str(caught.value) == f"{spelling}: expected {complaint}, not {args[1]!r}"
 
 
+def test_slots_are_saved_where_files_can_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse("--slot-save-path", "/proc")
+    complaint = "--slot-save-path: expected a folder that can be written to, not '/proc'"
+    assert str(caught.value) == complaint
+    assert parse("--slot-save-path", str(tmp_path)).slot_save_path == str(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (("--preempt-disk-limit", "8192"), ("--preempt-disk-limit", "--preempt-disk")),
+        (("--no-preempt", "--preempt-disk", "."), ("--preempt-disk", "--no-preempt")),
+        (
+            ("--no-preempt-async", "--preempt-mirror", "on"),
+            ("--preempt-mirror on", "--no-preempt-async"),
+        ),
+    ],
+)
+def test_what_would_do_nothing_is_refused(args: tuple[str, ...], named: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(*args)
+    assert "\n" not in str(caught.value)
+    assert all(name in str(caught.value) for name in named)
+
+
 def test_watermarks_must_be_apart() -> None:
     with pytest.raises(ConfigError, match="--preempt-low 80 must be below --preempt-high 70"):
         parse("--preempt-high", "70")
@@ -134,7 +167,7 @@ def test_the_cache_in_pages(given: str, pages: int | None) -> None:
 
 def test_disk_is_used_with_a_folder_only(tmp_path: Path) -> None:
     limit, disk = ("--preempt-disk-limit", "150"), ("--preempt-disk", str(tmp_path))
-    assert scheduling(*limit).disk_budget_pages == 0
+    assert scheduling().disk_budget_pages == 0
     assert scheduling(*limit, *disk).disk_budget_pages == 213
     assert scheduling(*disk).disk_budget_pages == 11650
     assert scheduling(*disk, "--preempt-disk-limit", "-1").disk_budget_pages is None
@@ -153,7 +186,7 @@ def test_copies_beside_steps_look_ahead_and_mirror() -> None:
     assert (told.lookahead_steps, told.mirror) == (8, True)
     told = scheduling("--preempt-mirror", "off")
     assert (told.lookahead_steps, told.mirror) == (8, False)
-    told = scheduling("--no-preempt-async", "--preempt-mirror", "on")
+    told = scheduling("--no-preempt-async")
     assert (told.lookahead_steps, told.mirror) == (1, False)
 
 

@@ -5,7 +5,7 @@ came from.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 
 from kvalet.errors import ConfigError
@@ -32,12 +32,23 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> ServeCo
     """
     values = parse_all(ServeConfig, flags, environ)
     config = ServeConfig(**values)  # type: ignore[arg-type]  # each parsed by its own field's
+    _check_together(config, values.keys())
+    return config
+
+
+def _check_together(config: ServeConfig, given: Collection[str]) -> None:
+    """Raises ConfigError for what contradicts, and for what is `given` and would do nothing."""
     if config.preempt_low >= config.preempt_high:
         low, high = config.preempt_low, config.preempt_high
         raise ConfigError(f"--preempt-low {low} must be below --preempt-high {high}")
     if config.preempt_disk and not config.preempt_ram:
         raise ConfigError("--preempt-disk needs a --preempt-ram above 0: with 0 nothing is copied")
-    return config
+    if config.preempt_disk and not config.preempt:
+        raise ConfigError("--preempt-disk does not go with --no-preempt: no chat would go there")
+    if "preempt_disk_limit" in given and not config.preempt_disk:
+        raise ConfigError("--preempt-disk-limit needs a --preempt-disk: nothing else is limited")
+    if "preempt_mirror" in given and config.preempt_mirror and not config.preempt_async:
+        raise ConfigError("--preempt-mirror on does not go with --no-preempt-async")
 
 
 def knobs(config: ServeConfig) -> list[str]:

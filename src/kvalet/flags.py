@@ -5,6 +5,7 @@ Names, variables and defaults are llama.cpp's where it has them.
 
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
 from kvalet.settings import choice, integer, number, setting, switch, text
@@ -24,6 +25,14 @@ def folder(path: str) -> str:
     if not Path(path).is_dir():
         raise ValueError("an existing folder")
     return path
+
+
+def writable_folder(path: str) -> str:
+    try:
+        with NamedTemporaryFile(dir=folder(path)):
+            return path
+    except OSError:
+        raise ValueError("a folder that can be written to") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +233,7 @@ class ServeConfig:
     slot_save_path: str | None = setting(
         "--slot-save-path DIR",
         "LLAMA_ARG_SLOT_SAVE_PATH",
-        folder,
+        writable_folder,
         None,
         "folder of the files that `POST /slots/{id}?action=save` writes and `restore` reads",
         shown="none",

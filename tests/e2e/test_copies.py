@@ -49,14 +49,14 @@ def answers(model: Path) -> list[Body]:
         return [complete(server.url, body | {"cache_prompt": False}) for body in BODIES]
 
 
-@pytest.mark.parametrize("copies", ["--preempt-async", "--no-preempt-async"])
-@pytest.mark.parametrize("mirror", ["on", "off"])
+@pytest.mark.parametrize(
+    "copies", ["--preempt-mirror=on", "--preempt-mirror=off", "--no-preempt-async"]
+)
 def test_every_way_to_copy_gives_the_same_text(
-    model: Path, answers: list[Body], copies: str, mirror: str
+    model: Path, answers: list[Body], copies: str
 ) -> None:
     """In a pool that holds two of the three, parked every few tokens besides."""
-    flags = ("-c", "1536", copies, "--preempt-mirror", mirror)
-    with serve(model, *flags, env=EVERY) as server:
+    with serve(model, "-c", "1536", copies, env=EVERY) as server:
         assert complete_together(server.url, BODIES) == answers
         after = metrics(server.url)
     assert after["n_preempt_total"] >= 3 * 7

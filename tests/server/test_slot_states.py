@@ -196,8 +196,17 @@ def test_a_file_whose_tokens_this_server_cannot_take_is_named(
     write(folder / "chat.bin", saving, tokens)
     error = saving.error(RESTORE, {"filename": "chat.bin"})
     assert error["param"] == "filename"
-    assert error["message"] == f"state file 'chat.bin' holds {words}"
+    assert error["message"] == f"state file chat.bin holds {words}"
     assert saving.service.asked == []
+
+
+def test_a_file_that_is_too_long_is_not_read_to_find_that_out(saving: Edge, folder: Path) -> None:
+    write(folder / "chat.bin", saving, tuple(range(160)))
+    content = bytearray((folder / "chat.bin").read_bytes())
+    content[100] ^= 1  # a token, so that the header would prove to be damaged
+    (folder / "chat.bin").write_bytes(content)
+    error = saving.error(RESTORE, {"filename": "chat.bin"})
+    assert "160 tokens, more than n_ctx 128" in error["message"]
 
 
 def test_a_file_that_fills_the_context_is_restored(saving: Edge, folder: Path) -> None:

@@ -134,13 +134,10 @@ def _saved(folder: Path, name: str, model: ServedModel) -> tuple[Path, tuple[int
     path = _place(folder, name)
     if not path.exists():
         raise NotFound(f"there is no state file {name!r}", "filename")
-    header = read_header(path, service.fingerprint, service.page_bytes)
+    header = read_header(path, service.fingerprint, service.page_bytes, service.n_ctx)
     if not header.tokens:
-        raise StateFileError(f"state file {name!r} does not say which tokens it holds")
-    if len(header.tokens) > service.n_ctx:
-        held = f"{len(header.tokens)} tokens"
-        raise StateFileError(f"state file {name!r} holds {held}, more than n_ctx {service.n_ctx}")
+        raise StateFileError(f"state file {name} does not say which tokens it holds")
     if max(header.tokens) >= model.tokenizer.num_vocab:
         beyond = f"token {max(header.tokens)}, which the model does not have"
-        raise StateFileError(f"state file {name!r} holds {beyond}")
+        raise StateFileError(f"state file {name} holds {beyond}")
     return path, header.tokens

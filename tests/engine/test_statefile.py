@@ -224,7 +224,7 @@ def test_more_tokens_than_the_reader_takes(path: Path) -> None:
 
 
 def test_a_header_of_the_largest_size_is_read_in_one_pass(tmp_path: Path) -> None:
-    """Copying what follows each digest would keep everybody waiting for minutes."""
+    """Copying what follows each digest would copy 275 GB."""
     with write_state(tmp_path / "state", ROOT, 1, MAX_PAGES, durable=False) as add:
         for index in range(MAX_PAGES):
             add(bytes([index % 256]))

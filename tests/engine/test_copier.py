@@ -18,7 +18,7 @@ from kvalet.core.plan import (
     Transfer,
     TransferId,
 )
-from kvalet.engine.base import PACE_SHARE
+from kvalet.engine.base import PACE_DEBT, PACE_SHARE
 from kvalet.engine.ggml.copier import Copier, Forget, News
 from kvalet.errors import EngineError, EngineFatal
 from tests.engine.recorder import PATIENCE_S, Recorder, wait_until
@@ -158,6 +158,22 @@ def test_credit_that_was_overdrawn_is_owed(copier: Copier, copies: Recorder) -> 
     copier.pace(step_for(2))
     until_busy(copier, 3)
     assert copies.num_copied == 3
+
+
+def test_a_page_that_took_very_long_does_not_hold_the_next_for_ever(
+    copier: Copier, copies: Recorder
+) -> None:
+    copies.page_s = 1000
+    copier.pace(step_for(1))
+    copier.start([save(1, *range(4))])
+    until_busy(copier, 1000)
+    for _ in range(PACE_DEBT):
+        copier.pace(step_for(1))
+    pass_time(copier)
+    assert copies.num_copied == 1
+    copier.pace(step_for(1))
+    until_busy(copier, 1000)
+    assert copies.num_copied == 2
 
 
 def pass_time(copier: Copier) -> None:

@@ -9,6 +9,7 @@ from kvalet.core.plan import StepOutcome, StepPlan
 # Of a step that computes: so long copies may go on beside it. On two cores that are both computing
 # every copy is felt; this is about eight pages of a small model beside four chats.
 PACE_SHARE: Final = 0.04
+PACE_DEBT: Final = 8  # steps after which a page is copied whatever the last one took
 PACE_STEPS: Final = 4  # of these latest steps the shortest counts: after a long prompt come others
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kvalet.core.plan import AnyTransfer, Direction, Transfer, TransferId
-from kvalet.engine.base import PACE_SHARE
+from kvalet.engine.base import PACE_DEBT, PACE_SHARE
 from kvalet.errors import EngineError
 from kvalet.sim.costs import CostModel
 
@@ -39,8 +39,9 @@ class VirtualCopier:
         credit_s = math.inf if self._credit_s is None else self._credit_s
         if credit_s <= _EPSILON_S or not self._queue:
             self._free_at = max(self._free_at, now)
-        debt_s = min(0.0, credit_s)
-        self._credit_s = None if step_s is None else debt_s + PACE_SHARE * step_s
+        share_s = PACE_SHARE * (step_s or 0.0)
+        debt_s = max(min(0.0, credit_s), -PACE_DEBT * share_s)
+        self._credit_s = None if step_s is None else debt_s + share_s
 
     def start(self, transfers: Iterable[AnyTransfer], now: float) -> None:
         for transfer in transfers:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kvalet.core.plan import AnyTransfer, HostId, StateLoad, StateSave, TransferId
-from kvalet.engine.base import PACE_SHARE
+from kvalet.engine.base import PACE_DEBT, PACE_SHARE
 from kvalet.engine.ggml.copies import Copies
 from kvalet.engine.ggml.faultlog import FaultLog
 from kvalet.errors import EngineError, EngineFatal, StateFileError
@@ -64,13 +64,14 @@ class Copier:
     def pace(self, step_s: float | None) -> None:
         """A step begins that will take about `step_s` seconds, or, None, computes nothing: then
         nobody is disturbed, and the copier may go on as fast as it can. What the last step left of
-        its credit is void; what was overdrawn is not."""
+        its credit is void; what was overdrawn is owed, for a while."""
         if self._thread is None:
             return
         with self._changed:
             was_held = self._is_held
-            debt = min(0.0, self._credit_s or 0.0)
-            self._credit_s = None if step_s is None else debt + PACE_SHARE * step_s
+            share_s = PACE_SHARE * (step_s or 0.0)
+            debt_s = max(min(0.0, self._credit_s or 0.0), -PACE_DEBT * share_s)
+            self._credit_s = None if step_s is None else debt_s + share_s
             if was_held:
                 self._changed.notify()
 

@@ -269,7 +269,7 @@ class ServeConfig:
         "LLAMA_SERVER_DRAIN_SECONDS",
         number(0),
         0.0,
-        "how long chats may go on after SIGTERM, while new ones get 503",
+        "how long chats, saves and restores may go on after SIGTERM, while new ones get 503",
     )
     exact: str = setting(
         "--exact MODE",

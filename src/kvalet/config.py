@@ -44,7 +44,7 @@ def _check_together(config: ServeConfig, given: Collection[str]) -> None:
     if config.preempt_disk and not config.preempt_ram:
         raise ConfigError("--preempt-disk needs a --preempt-ram above 0: with 0 nothing is copied")
     if config.preempt_disk and not config.preempt:
-        raise ConfigError("--preempt-disk does not go with --no-preempt: no chat would go there")
+        raise ConfigError("--preempt-disk does not go with --no-preempt: no running chat is parked")
     if "preempt_disk_limit" in given and not config.preempt_disk:
         raise ConfigError("--preempt-disk-limit needs a --preempt-disk: nothing else is limited")
     if "preempt_mirror" in given and config.preempt_mirror and not config.preempt_async:

@@ -82,9 +82,9 @@ def at_rest(url: str) -> dict[str, float]:
     [
         ((), {"swap"}),
         (("--preempt-ram", "-1"), {"swap"}),
-        (("--preempt-ram", "0"), {"recompute"}),
+        (("--preempt-ram", "0", "--cache-ram", "0"), {"recompute"}),
         (("--preempt-policy", "largest", "--preempt-resume", "pass"), {"swap"}),
-        (("--preempt-trigger", "watermark", "--preempt-ram", "0"), {"recompute"}),
+        (("--preempt-trigger", "watermark", "--preempt-ram", "0", "--cache-ram", "0"), {"recompute"}),
     ],
     ids=" ".join,
 )

@@ -124,7 +124,7 @@ def test_draining_lets_a_save_end_and_does_nothing_more_with_slots() -> None:
         assert line_of(process) == "saving"
         process.send_signal(signal.SIGTERM)
         wait_until(lambda: httpx.get(f"{url}/health").status_code == 503)
-        for action in ("save", "restore", "erase", "park", "resume"):
+        for action in ("save", "restore", "erase", "park"):
             body = FILE if action in ("save", "restore") else {}
             refused = httpx.post(f"{url}/slots/1?action={action}", json=body, timeout=20)
             assert (action, refused.status_code) == (action, 503)

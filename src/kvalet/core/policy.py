@@ -11,6 +11,8 @@ from typing import Any, Final, TypeAlias
 from kvalet.core.plan import PageId
 from kvalet.core.sequence import RUNNING, Sequence
 
+NO_LIMIT: Final = 1 << 31  # tokens that nobody generates
+
 VictimKey: TypeAlias = Callable[[Sequence], tuple[Any, ...]]
 
 
@@ -31,8 +33,15 @@ def oldest(seq: Sequence) -> tuple[int, ...]:
     return (seq.seq_id,)
 
 
+def furthest(seq: Sequence) -> tuple[int, ...]:
+    """Furthest from its end: holds little, which is cheap to bring back, and may generate much,
+    which would keep others out for long. Who has no limit comes before who has one."""
+    allowed = NO_LIMIT if seq.max_new_tokens is None else seq.max_new_tokens
+    return (seq.num_computed - (allowed - seq.num_generated), -seq.seq_id)
+
+
 VICTIM_POLICIES: Final[Mapping[str, VictimKey]] = {
-    policy.__name__: policy for policy in (smallest, largest, youngest, oldest)
+    policy.__name__: policy for policy in (smallest, largest, youngest, oldest, furthest)
 }
 
 
@@ -41,13 +50,25 @@ def longest_waiting(seq: Sequence) -> tuple[int, ...]:
     return (-seq.priority, seq.line_ticket)
 
 
+def parked_first(seq: Sequence) -> tuple[int, ...]:
+    """What was parked comes back before what is new comes in, each in turn. Endless chats come and
+    go for ever and would hold off a new one, so they have no such right."""
+    comes_back = seq.num_preempts > 0 and not seq.is_endless
+    return (-seq.priority, not comes_back, seq.line_ticket)
+
+
 def most_preempted(seq: Sequence) -> tuple[int, ...]:
     """Those that made way stand behind, in turn: how often they were parked gives them nothing."""
     num_preempts = 0 if seq.makes_way else seq.num_preempts
     return (-seq.priority, seq.makes_way, -num_preempts, seq.line_ticket)
 
 
-LINE_ORDERS: Final[Mapping[str, VictimKey]] = {"head": longest_waiting, "pass": most_preempted}
+LINE_ORDERS: Final[Mapping[str, VictimKey]] = {
+    "head": longest_waiting,
+    "parked": parked_first,
+    "pass": most_preempted,
+}
+PASSING: Final = frozenset({"pass"})  # orders in which whoever fits may pass who does not
 
 
 def leader(residents: Iterable[Sequence]) -> Sequence | None:

@@ -46,6 +46,7 @@ class Preemption:
         self._trigger = make_trigger(config)
         self._victim_order = policy.VICTIM_POLICIES[config.victims]
         self._line_order = policy.LINE_ORDERS[config.entry_order]
+        self._may_pass = config.entry_order in policy.PASSING
         self._now = 0.0
         self._next_ticket = 0
         self._is_short = False
@@ -172,11 +173,11 @@ class Preemption:
         self._join_line(seq)
 
     def _enter(self) -> None:
-        """The line. Under `head` nobody passes a head that does not fit; under `pass` smaller ones
-        may (SPEC P8), but for those that made way: they would take back what they gave."""
+        """The line. Nobody passes a head that does not fit; under `pass` smaller ones may (SPEC
+        P8), but for those that made way: they would take back what they gave."""
         somebody_waits = False
         for seq in self._line():
-            if somebody_waits and (self._config.entry_order == "head" or seq.makes_way):
+            if somebody_waits and (seq.makes_way or not self._may_pass):
                 return
             with self._guard(seq):
                 if seq.status is not Status.PREEMPTING and self._fits(seq):

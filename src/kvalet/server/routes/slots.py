@@ -31,7 +31,7 @@ def router(desk: Desk) -> APIRouter:
 
     @routes.post("/slots/{id_slot}")
     async def control_slot(id_slot: str, request: Request, action: str = Query("")) -> Response:
-        desk.serving  # noqa: B018  # raises what is wrong
+        desk.model  # noqa: B018  # raises what is wrong
         slot = _slot_number(id_slot)
         act = _found(action)
         body = await read_body(request, desk.settings.max_body_bytes) or b"{}"
@@ -49,7 +49,8 @@ async def _park(desk: Desk, slot: int, body: bytes) -> object:
 
 
 async def _resume(desk: Desk, slot: int, body: bytes) -> object:
-    asked, service = ParkRequest.parse(body), desk.serving.service
+    """In a drain too: a parked chat may come to its end then, as running ones do."""
+    asked, service = ParkRequest.parse(body), desk.model.service
     return slot_view(await answered(service.resume(slot, asked.id)), service.n_ctx)
 
 

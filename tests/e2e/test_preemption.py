@@ -77,14 +77,17 @@ def at_rest(url: str) -> dict[str, float]:
     return metrics(url)
 
 
+NO_STORE = ("--preempt-ram", "0", "--cache-ram", "0")
+
+
 @pytest.mark.parametrize(
     ("flags", "modes"),
     [
         ((), {"swap"}),
         (("--preempt-ram", "-1"), {"swap"}),
-        (("--preempt-ram", "0", "--cache-ram", "0"), {"recompute"}),
+        (NO_STORE, {"recompute"}),
         (("--preempt-policy", "largest", "--preempt-resume", "pass"), {"swap"}),
-        (("--preempt-trigger", "watermark", "--preempt-ram", "0", "--cache-ram", "0"), {"recompute"}),
+        (("--preempt-trigger", "watermark", *NO_STORE), {"recompute"}),
     ],
     ids=" ".join,
 )

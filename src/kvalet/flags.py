@@ -205,9 +205,10 @@ class ServeConfig:
         "--preempt-resume ORDER",
         "LLAMA_SERVER_PREEMPT_RESUME",
         choice(*LINE_ORDERS),
-        "head",
-        "who enters: the head of the line and nobody before it (head), or whoever fits, most "
-        "often parked first (pass), which can keep a large chat waiting for long",
+        "parked",
+        "who enters, when more wait than fit: the one that has waited longest and nobody before it "
+        "(head); likewise, but parked chats before new ones (parked); or whoever fits, most often "
+        "parked first (pass), which can keep a large chat waiting for long",
     )
     preempt_starved: int = setting(
         "--preempt-starved N",

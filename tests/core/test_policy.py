@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from kvalet.core.plan import PageId, SeqId
-from kvalet.core.policy import VICTIM_POLICIES, choose_victims, leader
+from kvalet.core.policy import LINE_ORDERS, PASSING, VICTIM_POLICIES, choose_victims, leader
 from kvalet.core.sequence import Sequence, Status
 from tests.builders import make_seq
 
@@ -37,6 +37,21 @@ A, B, C = holding(1, 300), holding(2, 100), holding(3, 200)
 )
 def test_order_of_each_policy_spares_the_leader(policy: str, victim: int) -> None:
     assert victims([A, B, C], policy) == [victim]
+
+
+def test_furthest_weighs_what_is_held_against_what_may_still_come() -> None:
+    """Little to bring back, much to generate; who has no limit before who has one."""
+    limits = {3: 40, 5: 700, 6: 500, 7: None}
+    held = {3: 900, 5: 500, 6: 200, 7: 800}
+    seqs = [holding(seq_id, held[seq_id]) for seq_id in limits]
+    for seq in seqs:
+        seq.max_new_tokens = limits[seq.seq_id]
+    assert sorted(seqs, key=VICTIM_POLICIES["furthest"]) == [seqs[i] for i in (3, 2, 1, 0)]
+    seqs[1].tokens += [0] * 400  # of its 700
+    assert sorted(seqs, key=VICTIM_POLICIES["furthest"]) == [seqs[i] for i in (3, 2, 1, 0)]
+    seqs[1].tokens += [0] * 1
+    seqs[2].max_new_tokens = 10
+    assert sorted(seqs, key=VICTIM_POLICIES["furthest"]) == [seqs[i] for i in (3, 2, 1, 0)]
 
 
 def test_ties_go_to_the_later_arrival() -> None:

@@ -69,7 +69,7 @@ def loads(draw: st.DrawFn) -> Load:
         transfer_steps=draw(st.sampled_from([0, 0, 1, 3])),
         fault_every=draw(st.sampled_from([0, 0, 0, 3, 7])),
         trigger=draw(st.sampled_from(["lookahead", "lookahead", "watermark"])),
-        entry_order=draw(st.sampled_from(["head", "head", "pass"])),
+        entry_order=draw(st.sampled_from(["head", "parked", "pass"])),
         context_shift=draw(st.sampled_from([False, False, False, True])),
         park_at=draw(st.sampled_from([None, None, 7, 30])),
         disk=draw(st.sampled_from([0, 0, 6, 40])),

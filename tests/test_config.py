@@ -68,7 +68,7 @@ def test_the_variable_of_the_disks_limit() -> None:
 
 def test_defaults_are_the_specs() -> None:
     config = parse()
-    assert (config.preempt, config.preempt_ram, config.preempt_resume) == (True, 8192, "head")
+    assert (config.preempt, config.preempt_ram, config.preempt_resume) == (True, 8192, "parked")
     assert (config.preempt_trigger, config.preempt_high, config.preempt_low) == (
         "lookahead",
         94,
@@ -94,9 +94,9 @@ def test_a_switch_has_two_flags_and_the_last_one_counts() -> None:
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (("--preempt-policy", "fastest"), "smallest, largest, youngest or oldest"),
+        (("--preempt-policy", "fastest"), "smallest, largest, youngest, oldest or furthest"),
         (("--preempt-trigger", "luck"), "lookahead or watermark"),
-        (("--preempt-resume", "tail"), "head or pass"),
+        (("--preempt-resume", "tail"), "head, parked or pass"),
         (("--preempt-ram", "-2"), "an integer of at least -1"),
         (("--preempt-ram", "1.5"), "an integer of at least -1"),
         (("--preempt-high", "101"), "an integer from 1 to 100"),
@@ -224,7 +224,7 @@ def test_props_tell_policy_and_budget() -> None:
     ]
     assert isinstance(preemption, dict)
     assert preemption["policy"] == "youngest"
-    assert (preemption["trigger"], preemption["resume"]) == ("watermark", "head")
+    assert (preemption["trigger"], preemption["resume"]) == ("watermark", "parked")
     assert preemption["host_budget_bytes"] == PAGE_BYTES
     assert (preemption["lookahead_steps"], preemption["mirror"]) == (8, True)
     assert preemption["copies"] == "asynchronous"

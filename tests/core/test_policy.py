@@ -39,19 +39,48 @@ def test_order_of_each_policy_spares_the_leader(policy: str, victim: int) -> Non
     assert victims([A, B, C], policy) == [victim]
 
 
+def may_generate(seq_id: int, num_computed: int, limit: int | None, num_done: int = 0) -> Sequence:
+    seq = holding(seq_id, num_computed)
+    seq.max_new_tokens = limit
+    seq.tokens += [0] * num_done
+    return seq
+
+
 def test_furthest_weighs_what_is_held_against_what_may_still_come() -> None:
-    """Little to bring back, much to generate; who has no limit before who has one."""
-    limits = {3: 40, 5: 700, 6: 500, 7: None}
-    held = {3: 900, 5: 500, 6: 200, 7: 800}
-    seqs = [holding(seq_id, held[seq_id]) for seq_id in limits]
-    for seq in seqs:
-        seq.max_new_tokens = limits[seq.seq_id]
-    assert sorted(seqs, key=VICTIM_POLICIES["furthest"]) == [seqs[i] for i in (3, 2, 1, 0)]
-    seqs[1].tokens += [0] * 400  # of its 700
-    assert sorted(seqs, key=VICTIM_POLICIES["furthest"]) == [seqs[i] for i in (3, 2, 1, 0)]
-    seqs[1].tokens += [0] * 1
-    seqs[2].max_new_tokens = 10
-    assert sorted(seqs, key=VICTIM_POLICIES["furthest"]) == [seqs[i] for i in (3, 2, 1, 0)]
+    near, far = may_generate(1, 300, 50), may_generate(2, 300, 700)
+    later, nearly_done = may_generate(3, 100, 500), may_generate(4, 100, 500, num_done=490)
+    unlimited = may_generate(5, 1000, None)
+    seqs = [near, nearly_done, far, later, unlimited]
+    order = [unlimited, later, far, nearly_done, near]  # `later` and `far` are a tie
+    assert sorted(seqs, key=VICTIM_POLICIES["furthest"]) == order
+
+
+def waiting(seq_id: int, ticket: int, num_preempts: int = 0) -> Sequence:
+    seq = make_seq(seq_id)
+    seq.line_ticket, seq.num_preempts = ticket, num_preempts
+    return seq
+
+
+def ids_in_line(order: str, seqs: list[Sequence]) -> list[SeqId]:
+    return [seq.seq_id for seq in sorted(seqs, key=LINE_ORDERS[order])]
+
+
+def test_parked_ones_come_back_before_new_ones_come_in_each_in_turn() -> None:
+    line = [waiting(1, 1), waiting(2, 4, 1), waiting(3, 3, 2), waiting(4, 2), waiting(5, 5)]
+    line[4].priority = 1
+    assert ids_in_line("head", line) == [5, 1, 4, 3, 2]
+    assert ids_in_line("parked", line) == [5, 3, 2, 1, 4]
+    assert ids_in_line("pass", line) == [5, 3, 2, 1, 4]
+
+
+def test_endless_chats_hold_off_nobody_who_came_before_their_park() -> None:
+    endless = waiting(2, 2, 3)
+    endless.is_endless = True
+    assert ids_in_line("parked", [waiting(3, 3), endless, waiting(1, 1)]) == [1, 2, 3]
+
+
+def test_only_pass_lets_anybody_pass() -> None:
+    assert PASSING == {"pass"} <= set(LINE_ORDERS)
 
 
 def test_ties_go_to_the_later_arrival() -> None:

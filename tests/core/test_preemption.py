@@ -4,6 +4,7 @@ import pytest
 
 from kvalet.core.changes import ChangeKind
 from kvalet.core.plan import PAGE_CELLS, Direction, SeqId, Transfer, pages_for
+from kvalet.core.policy import LINE_ORDERS
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence, Status
 from kvalet.engine.fake import FakeEngine
@@ -46,12 +47,34 @@ def waiting_behind(order: str, *, makes_way: bool = False) -> tuple[Run, Sequenc
     return runner, head, small
 
 
-def test_head_is_strict_and_pass_lets_small_ones_by() -> None:
-    _, head, small = waiting_behind("head")
+@pytest.mark.parametrize("order", ["head", "parked"])
+def test_nobody_passes_the_first_in_line(order: str) -> None:
+    _, head, small = waiting_behind(order)
     assert (head.status, small.status) == (Status.STARTED, Status.STARTED)
+
+
+def test_pass_lets_small_ones_by() -> None:
     runner, head, small = waiting_behind("pass")
     assert head.status is Status.STARTED
     assert small.status in (Status.PREFILL, Status.DECODE)
+    runner.until_idle()
+    assert runner.num_finished == 3
+
+
+@pytest.mark.parametrize("order", ["head", "parked"])
+def test_a_new_one_enters_before_or_behind_who_was_parked_meanwhile(order: str) -> None:
+    """A leader, one that is parked beside it, and one too large to come in that waits since
+    before that park."""
+    scheduler = make_scheduler(num_pages=16, entry_order=order)
+    runner = Run(scheduler, FakeEngine(16))
+    parked, new = make_seq(2, 190, 150), make_seq(3, 330, 5)
+    for seq in (make_seq(1, 200, 150), parked, new):
+        scheduler.add(seq)
+    while not parked.num_preempts:
+        runner.step()
+    while not (parked.is_resident or new.is_resident):
+        runner.step()
+    assert (parked.is_resident, new.is_resident) == (order == "parked", order == "head")
     runner.until_idle()
     assert runner.num_finished == 3
 
@@ -120,7 +143,7 @@ def test_a_page_is_copied_before_it_is_given_up_and_taken_by_another() -> None:
     assert generated_by(done, copying) == alone_endless(copying, n_ctx=256)
 
 
-@pytest.mark.parametrize("order", ["head", "pass"])
+@pytest.mark.parametrize("order", LINE_ORDERS)
 def test_endless_chats_take_turns_and_finish(order: str) -> None:
     seqs = [make_seq(i, 50, 2000, num_keep=32) for i in (1, 2, 3)]
     scheduler = make_scheduler(

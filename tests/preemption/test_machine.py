@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from kvalet.core.changes import ChangeKind
 from kvalet.core.plan import PAGE_CELLS, Grant, SeqId, SlotId, Transfer
-from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
+from kvalet.core.policy import LINE_ORDERS, PASSING, VICTIM_POLICIES
 from kvalet.core.sequence import WAITING, Sequence, Status
 from kvalet.engine.fake import FakeEngine
 from kvalet.errors import Conflict
@@ -193,7 +193,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _check_nobody_passed(self, before: list[tuple[tuple[object, ...], Sequence]]) -> None:
         """Of those that were in the line, who is out of it came before who is still there."""
-        if self.scheduler.config.entry_order != "head":
+        if self.scheduler.config.entry_order in PASSING:
             return
         entered = [key for key, seq in before if seq.is_resident]
         stayed = [key for key, seq in before if seq.status in WAITING]

@@ -49,7 +49,7 @@ benches = st.builds(
             "preempt_every": st.sampled_from([0, 0, 7]),
             "host_budget_pages": st.sampled_from([None, 0, 2]),
             "planner": st.booleans(),
-            "entry_order": st.sampled_from(["head", "pass"]),
+            "entry_order": st.sampled_from(["head", "parked", "pass"]),
             "context_shift": st.booleans(),
             "rotate_s": st.just(10.0),
         }

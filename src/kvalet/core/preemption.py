@@ -110,8 +110,9 @@ class Preemption:
         for seq in self._slots.active(Status.DECODE) if every else ():
             if seq.num_generated % every == 0 and seq.forced_at != seq.num_generated:
                 seq.forced_at = seq.num_generated
-                self._parking.forget_private_names(seq)
-                self._park(seq, "forced")
+                with self._guard(seq):
+                    self._parking.forget_private_names(seq)
+                    self._park(seq, "forced")
 
     def _relieve(self) -> None:
         """Park until the residents' next steps fit (SPEC P1, P2)."""

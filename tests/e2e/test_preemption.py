@@ -145,8 +145,8 @@ def test_a_forced_park_shows_in_the_timings_alone(model: Path, quiet: Quiet, ram
 
 
 def test_without_preemption_exactly_one_ends_with_the_error(model: Path, quiet: Quiet) -> None:
-    bodies = [greedy(1, 200, 250), greedy(2, 100, 300)]
-    with serve(model, "-c", "512", "--no-preempt") as server:
+    bodies = [greedy(1, 200, 800), greedy(2, 100, 800)]  # long, so that they surely meet
+    with serve(model, "-c", "1024", "--no-preempt") as server:
 
         def ask(body: Body) -> httpx.Response:
             return httpx.post(f"{server.url}/v1/completions", json=body, timeout=TIMEOUT_S)

@@ -68,7 +68,7 @@ def test_the_variable_of_the_disks_limit() -> None:
 
 def test_defaults_are_the_specs() -> None:
     config = parse()
-    assert (config.preempt, config.preempt_ram, config.preempt_resume) == (True, 8192, "parked")
+    assert (config.preempt, config.preempt_ram, config.preempt_resume) == (True, 8192, "head")
     assert (config.preempt_trigger, config.preempt_high, config.preempt_low) == (
         "lookahead",
         94,
@@ -224,7 +224,7 @@ def test_props_tell_policy_and_budget() -> None:
     ]
     assert isinstance(preemption, dict)
     assert preemption["policy"] == "youngest"
-    assert (preemption["trigger"], preemption["resume"]) == ("watermark", "parked")
+    assert (preemption["trigger"], preemption["resume"]) == ("watermark", "head")
     assert preemption["host_budget_bytes"] == PAGE_BYTES
     assert (preemption["lookahead_steps"], preemption["mirror"]) == (8, True)
     assert preemption["copies"] == "asynchronous"

@@ -205,10 +205,11 @@ class ServeConfig:
         "--preempt-resume ORDER",
         "LLAMA_SERVER_PREEMPT_RESUME",
         choice(*LINE_ORDERS),
-        "parked",
+        "head",
         "who enters, when more wait than fit: the one that has waited longest and nobody before it "
-        "(head); likewise, but parked chats before new ones (parked); or whoever fits, most often "
-        "parked first (pass), which can keep a large chat waiting for long",
+        "(head); likewise, but parked chats before new ones, which wait longer for it (parked); or "
+        "whoever fits, most often parked first (pass), which can keep a large chat waiting for "
+        "long",
     )
     preempt_starved: int = setting(
         "--preempt-starved N",

@@ -20,7 +20,7 @@ class SchedulerConfig:
     high_percent: int = 94  # of the pool, for the watermark trigger
     low_percent: int = 80
     victim_policy: str | None = None  # None: the trigger's own
-    entry_order: str = "parked"  # or "head" or "pass"
+    entry_order: str = "head"  # or "parked" or "pass"
     rotate_s: float = 2.0  # how long a head waits before an endless resident makes way
     context_shift: bool = False  # sequences shift at n_ctx instead of ending there
     starved_after: int = 3  # parks after which a sequence is passed over while others exist

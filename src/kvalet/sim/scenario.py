@@ -27,7 +27,7 @@ class Scenario:
     lookahead: int | None = None  # steps; None: as `kvalet serve` has it
     preempt_ram: int = 8192
     preempt_policy: str = "smallest"
-    preempt_resume: str = "parked"
+    preempt_resume: str = "head"
     preempt_high: int = 94
     preempt_low: int = 80
     preempt_starved: int = 3

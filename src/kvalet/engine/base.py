@@ -7,8 +7,9 @@ from typing import Final, Protocol
 from kvalet.core.plan import StepOutcome, StepPlan
 
 # Of a step that computes: so long copies may go on beside it. On two cores that are both computing
-# every copy is felt; this is about eight pages of a small model beside four chats.
-PACE_SHARE: Final = 0.04
+# every copy is felt, but a smaller share keeps who is parked away for longer than it spares the
+# others (docs/lab-log.md, "how fast the copier may go").
+PACE_SHARE: Final = 0.12
 PACE_DEBT: Final = 8  # steps after which a page is copied whatever the last one took
 PACE_STEPS: Final = 4  # of these latest steps the shortest counts: after a long prompt come others
 

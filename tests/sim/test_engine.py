@@ -18,7 +18,7 @@ from kvalet.core.plan import (
     Transfer,
     TransferId,
 )
-from kvalet.engine.base import PACE_SHARE, EngineInfo
+from kvalet.engine.base import EngineInfo
 from kvalet.errors import EngineError
 from kvalet.sim.costs import CostModel
 from kvalet.sim.engine import POLL_S, CostEngine
@@ -26,6 +26,13 @@ from tests.sim.builders import NOTHING
 
 INFO = EngineInfo(64, 1, 1, 512, b"x" * 32)
 COSTS = replace(NOTHING, step_s=1.0, host_s=0.5)
+PACE_SHARE = 0.04
+
+
+@pytest.fixture(autouse=True)
+def _pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a step of one second: figures here are made for it."""
+    monkeypatch.setattr("kvalet.sim.copier.PACE_SHARE", PACE_SHARE)
 
 
 def _engine(costs: CostModel, *, asynchronous: bool = True) -> CostEngine:

@@ -1,0 +1,131 @@
+"""Simulated runs beside live ones of the same requests, in several configurations.
+
+    python -m bench.simulated [--costs FILE] [--rounds 2] [--only NAME] [-m MODEL]
+
+The costs should be of this machine and this model (`kvalet simulate --calibrate`). Rounds of all
+configurations follow each other, so that a slow minute does not fall on one alone. The last line
+is JSON.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.simulated.live import Outcome, flags_of, play
+
+from kvalet.bench.report import circumstances, end_on_sigterm, markdown, spread
+from kvalet.errors import KvaletError
+from kvalet.sim.costs import CostModel
+from kvalet.sim.figures import figures_of
+from kvalet.sim.run import simulate
+from kvalet.sim.scenario import Scenario
+from kvalet.sim.workloads import Lengths, Request, draw
+
+SEED = 1
+CONFIGURATIONS: Mapping[str, Scenario] = {
+    "ample": Scenario(chats=4, tokens=500, ctx_size=4096),
+    "four chats": Scenario(chats=4),
+    "four, largest": Scenario(chats=4, preempt_policy="largest", preempt_resume="pass"),
+    "four, recomputed": Scenario(chats=4, preempt_ram=0, cache_ram=0),
+    "eight, 8 slots": Scenario(tokens=400, ctx_size=1024, parallel=8),
+    "uniform": Scenario(workload="uniform", arrivals="poisson", tokens=500),
+    "uniform, no copier": Scenario(
+        workload="uniform",
+        arrivals="staggered",
+        tokens=400,
+        ctx_size=1024,
+        preempt_async=False,
+        preempt_mirror=False,
+    ),
+    "heavy": Scenario(workload="heavy", tokens=500, parallel=8, preempt_resume="parked"),
+    "agents": Scenario(workload="agents", arrivals="poisson", chats=4, tokens=500),
+    "watermark": Scenario(chats=6, tokens=400, ctx_size=1024, preempt_trigger="watermark"),
+}
+HEADINGS = (
+    *("configuration", "makespan live s", "simulated", "error"),
+    *("mean completion live s", "simulated", "error", "parks live", "simulated"),
+    *("recomputed live", "simulated"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    name: str
+    live: Sequence[Outcome]  # one a round
+    simulated: Outcome
+
+    def error(self, of: str) -> float:
+        """Of the simulation, against the median of the live runs."""
+        live: float = statistics.median(getattr(outcome, of) for outcome in self.live)
+        simulated: float = getattr(self.simulated, of)
+        return simulated / live - 1
+
+    def cells(self) -> Iterator[str]:
+        yield self.name
+        for name in ("makespan_s", "completion_s"):
+            yield spread([getattr(outcome, name) for outcome in self.live], 1)
+            yield f"{getattr(self.simulated, name):.1f}"
+            yield f"{self.error(name):+.1%}"
+        for name in ("parks", "recomputed"):
+            yield spread([getattr(outcome, name) for outcome in self.live], 0)
+            yield str(getattr(self.simulated, name))
+
+
+def main() -> int:
+    end_on_sigterm()
+    args = arguments()
+    costs = CostModel.load(args.costs) if args.costs else CostModel()
+    print(f"costs: {costs.source}")
+    names = args.only or list(CONFIGURATIONS)
+    live: dict[str, list[Outcome]] = {name: [] for name in names}
+    for number in range(args.rounds):
+        for name in names:
+            print(f"round {number + 1}: {name}", flush=True)
+            live[name].append(play(CONFIGURATIONS[name], load_of(name), args.model))
+    found = [Comparison(name, live[name], simulated(name, costs)) for name in names]
+    print("", *markdown(HEADINGS, map(list, (item.cells() for item in found))), "", sep="\n")
+    print(json.dumps({**circumstances(), "costs": asdict(costs), "found": list(told(found))}))
+    return 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("-m", "--model", help="default: the default model")
+    parser.add_argument("--costs", type=Path, help="default: the built-in ones")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", action="append", choices=list(CONFIGURATIONS))
+    return parser.parse_args()
+
+
+def load_of(name: str) -> tuple[Request, ...]:
+    scenario = CONFIGURATIONS[name]
+    lengths = Lengths(scenario.tokens, scenario.ctx_size)
+    return draw(scenario.workload, scenario.arrivals, scenario.chats, scenario.gap, lengths, SEED)
+
+
+def simulated(name: str, costs: CostModel) -> Outcome:
+    figures = figures_of(simulate(CONFIGURATIONS[name], load_of(name), costs))
+    return Outcome(
+        makespan_s=figures.makespan_s,
+        completion_s=figures.mean_completion_s,
+        parks=figures.parks,
+        recomputed=figures.tokens_recomputed,
+    )
+
+
+def told(found: Sequence[Comparison]) -> Iterator[dict[str, object]]:
+    for item in found:
+        flags = " ".join(flags_of(CONFIGURATIONS[item.name]))
+        errors = {name: item.error(name) for name in ("makespan_s", "completion_s")}
+        yield {**asdict(item), "flags": flags, "errors": errors}
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KvaletError as error:
+        sys.exit(f"{sys.argv[0]}: {error}")

@@ -24,7 +24,7 @@ from kvalet.core.policy import NO_LIMIT, VictimKey
 from kvalet.core.sequence import Sequence as Chat
 from kvalet.sim import grid
 from kvalet.sim.costs import CostModel
-from kvalet.sim.figures import Spread, ratio
+from kvalet.sim.figures import Ratio, ratio
 from kvalet.sim.grid import Cell, Load
 from kvalet.sim.scenario import Scenario
 from kvalet.sim.workloads import ARRIVALS, WORKLOADS
@@ -197,8 +197,8 @@ def by_seed(cells: Sequence[Cell], name: str, weights: Sequence[float]) -> list[
     return [sum(map(float.__mul__, values, weights)) for values in runs]
 
 
-def shown(multiple: Spread) -> str:
-    return f"{multiple.mean:.3f} ± {multiple.sd:.3f}"
+def shown(multiple: Ratio) -> str:
+    return f"{multiple.value:.3f} ± {multiple.se:.3f}"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import json
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from bench.simulated.live import Outcome, flags_of, play
@@ -104,7 +104,8 @@ def arguments() -> argparse.Namespace:
 def load_of(name: str) -> tuple[Request, ...]:
     scenario = CONFIGURATIONS[name]
     lengths = Lengths(scenario.tokens, scenario.ctx_size)
-    return draw(scenario.workload, scenario.arrivals, scenario.chats, scenario.gap, lengths, SEED)
+    drawn = draw(scenario.workload, scenario.arrivals, scenario.chats, scenario.gap, lengths, SEED)
+    return tuple(replace(request, max_tokens=request.num_output) for request in drawn)
 
 
 def simulated(name: str, costs: CostModel) -> Outcome:

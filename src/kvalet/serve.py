@@ -116,11 +116,17 @@ def load_model(config: ServeConfig, path: Path) -> tuple[ServedModel, EngineInfo
     return model, info
 
 
+def _recorder(config: ServeConfig, page_bytes: int) -> StepRecorder | None:
+    if not config.record:
+        return None
+    path = Path(config.record)
+    return StepRecorder(path, page_bytes=page_bytes, is_async=config.preempt_async)
+
+
 def _start_engine(
     config: ServeConfig, path: Path, n_ctx_train: int, tokenizer: Tokenizer
 ) -> tuple[Service, EngineInfo, SchedulerConfig]:
     n_ctx = context(config, n_ctx_train)
-    recorder = StepRecorder(Path(config.record)) if config.record else None
     engine = load_engine(
         path,
         num_pages=pages_for(n_ctx),
@@ -136,6 +142,7 @@ def _start_engine(
     try:
         if config.exact == "on":
             _require_exact(engine.info)
+        recorder = _recorder(config, engine.info.page_bytes)
     except ConfigError:
         engine.close()
         raise

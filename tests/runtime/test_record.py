@@ -8,9 +8,11 @@ from tests.runtime.clients import Bench, Client, generation
 
 from kvalet.core.plan import (
     Direction,
+    Draw,
     Grant,
     HostId,
     PageId,
+    SamplingParams,
     SeqId,
     StepOutcome,
     StepPlan,
@@ -21,8 +23,12 @@ from kvalet.errors import ConfigError
 from kvalet.runtime.record import StepRecorder
 from kvalet.sim.calibration import StepRecord, load
 
-BESIDE = Grant(SeqId(1), 40, (7,), (PageId(0), PageId(1)), None)
+BESIDE = Grant(SeqId(1), 40, (7,), (PageId(0), PageId(1)), Draw(SamplingParams(), 3))
 PROMPT = Grant(SeqId(2), 0, (1, 2, 3), (PageId(2),), None)
+
+
+def recorder_of(path: Path) -> StepRecorder:
+    return StepRecorder(path, page_bytes=64, is_async=True)
 
 
 def transfer(number: int, direction: Direction, num_pages: int) -> Transfer:
@@ -31,7 +37,7 @@ def transfer(number: int, direction: Direction, num_pages: int) -> Transfer:
 
 
 def test_a_line_tells_what_was_computed_and_what_landed(tmp_path: Path) -> None:
-    recorder = StepRecorder(tmp_path / "record.jsonl")
+    recorder = recorder_of(tmp_path / "record.jsonl")
     out, back = transfer(1, Direction.OUT, 3), transfer(2, Direction.IN, 2)
     broken = transfer(3, Direction.OUT, 9)
     both = StepPlan(1, grants=(BESIDE, PROMPT), transfers=(out, back, broken))
@@ -43,15 +49,15 @@ def test_a_line_tells_what_was_computed_and_what_landed(tmp_path: Path) -> None:
     recorder.close()
     recorder.close()
     assert load(tmp_path / "record.jsonl") == [
-        StepRecord(2, 1, 41, 3, 6, 0.25, 0.5, copy_s=0.125),
-        StepRecord(1, 1, 41, 0, 0, 0.125, 0.25, pages_out=3, pages_in=2, idle_copy_s=0.0625),
+        StepRecord(2, 1, 41, 3, 6, 1, 0.25, 0.5, 64, copy_s=0.125),
+        StepRecord(1, 1, 41, 0, 0, 1, 0.125, 0.25, 64, pages_out=3, pages_in=2, idle_copy_s=0.0625),
     ]
 
 
 def test_the_loop_records_its_steps_and_closes_the_file(tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"
     path.write_text(json.dumps({"sequences": 1}) + "\n")
-    bench = Bench(options={"preempt_every": 20}, recorder=StepRecorder(path))
+    bench = Bench(options={"preempt_every": 20}, recorder=recorder_of(path))
     bench.run(Client(generation(1)), Client(generation(2)))
     first, *lines = path.read_text().splitlines()
     assert json.loads(first) == {"sequences": 1}  # lines are added
@@ -70,11 +76,11 @@ def test_the_loop_records_its_steps_and_closes_the_file(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^LLAMA_SERVER_RECORD: .*none/x: No such file"):
-        StepRecorder(tmp_path / "none" / "x")
+        recorder_of(tmp_path / "none" / "x")
 
 
 def test_a_disk_that_is_full_ends_the_record_only(caplog: pytest.LogCaptureFixture) -> None:
-    recorder = StepRecorder(Path("/dev/full"))
+    recorder = recorder_of(Path("/dev/full"))
     plan = StepPlan(1, grants=(BESIDE,))
     for _ in range(1000):
         recorder.add(plan, StepOutcome(), 0.5)

@@ -23,6 +23,7 @@ TRUE = CostModel(
     host_row_s=2e-4,
     page_out_s=2e-4,
     page_in_s=3e-4,
+    page_bytes=16_384,
 )
 NAMES = [name for name in asdict(TRUE) if name not in ("page_bytes", "source")]
 
@@ -51,7 +52,8 @@ def _step(random: Random, copy_s: float, landed: tuple[int, int], factor: float)
     chats, prompts = random.randint(1, 4), random.choice((0, 0, 0, 1))
     rows = prompts * random.randint(2, 400)
     depth = sum(random.randint(100, 1500) for _ in range(chats))
-    work = StepWork(chats, depth, rows, rows * random.randint(10, 900))
+    draws = chats + prompts * random.randint(0, 1)
+    work = StepWork(chats, depth, rows, rows * random.randint(10, 900), draws)
     compute_s = factor * (TRUE.compute_s(work) + TRUE.beside_share * copy_s)
     sequences = chats + prompts
     return StepRecord(
@@ -60,8 +62,10 @@ def _step(random: Random, copy_s: float, landed: tuple[int, int], factor: float)
         decode_depth=work.decode_depth,
         prefill_rows=work.prefill_rows,
         prefill_depth=work.prefill_depth,
+        draws=work.draws,
         compute_s=compute_s,
         step_s=compute_s + TRUE.outside_s(sequences),
+        page_bytes=TRUE.page_bytes,
         pages_out=landed[0],
         pages_in=landed[1],
         copy_s=copy_s,
@@ -73,6 +77,7 @@ def test_known_costs_are_recovered() -> None:
     for name in NAMES:
         assert getattr(found.costs, name) == pytest.approx(getattr(TRUE, name), rel=1e-6), name
     assert found.kept == ()
+    assert found.costs.page_bytes == TRUE.page_bytes
     assert found.costs.source == "a record, 400 steps"
     assert [item.what for item in found.residuals] == ["compute", "step", "copies"]
     assert all(item.p90 < 1e-6 for item in found.residuals)
@@ -100,6 +105,37 @@ def test_moments_in_which_the_machine_did_something_else_do_not_count() -> None:
     assert found.residuals[0].total < 0.85
 
 
+def test_copies_within_steps_are_neither_beside_them_nor_the_host_s() -> None:
+    steps = [
+        replace(
+            step,
+            is_async=False,
+            compute_s=TRUE.compute_s(step.work),
+            step_s=TRUE.compute_s(step.work) + TRUE.outside_s(step.sequences) + step.copy_s,
+        )
+        for step in _steps(400)
+    ]
+    found = fit(steps, "a record")
+    assert found.costs.host_s == pytest.approx(TRUE.host_s)
+    assert found.costs.page_in_s == pytest.approx(TRUE.page_in_s)
+    assert found.kept == ("beside_share",)
+    assert all(item.p90 < 1e-6 for item in found.residuals)
+
+
+def test_copies_of_one_kind_and_size_keep_their_defaults() -> None:
+    steps = _steps(200, copying=False)
+    steps[20] = replace(steps[20], pages_out=3, pages_in=2, copy_s=0.01)
+    found = fit(steps, "a record")
+    assert {"page_out_s", "page_in_s"} <= set(found.kept)
+
+
+def test_a_record_of_two_models_is_refused() -> None:
+    steps = _steps(50)
+    steps[7] = replace(steps[7], page_bytes=1)
+    with pytest.raises(ConfigError, match="more than one page_bytes"):
+        fit(steps, "a record")
+
+
 def test_what_was_not_recorded_keeps_its_default() -> None:
     found = fit(_steps(400, copying=False), "a record")
     assert found.kept == ("beside_share", "page_out_s", "page_in_s")
@@ -109,7 +145,9 @@ def test_what_was_not_recorded_keeps_its_default() -> None:
 
 def test_a_cost_is_never_negative() -> None:
     steps = [
-        StepRecord(1 + i % 4, 1 + i % 4, 100 * (i % 7), 0, 0, 0.01 - 1e-4 * (i % 7), 0.02)
+        StepRecord(
+            1 + i % 4, 1 + i % 4, 100 * (i % 7), 0, 0, 1 + i % 4, 0.01 - 1e-4 * (i % 7), 0.02, 64
+        )
         for i in range(100)
     ]
     costs = fit(steps, "a record").costs
@@ -118,7 +156,7 @@ def test_a_cost_is_never_negative() -> None:
 
 
 def test_a_record_of_one_kind_of_step_is_refused() -> None:
-    steps = [StepRecord(4, 4, 400 + i, 0, 0, 0.02, 0.03) for i in range(50)]
+    steps = [StepRecord(4, 4, 400 + i, 0, 0, 4, 0.02, 0.03, 64) for i in range(50)]
     with pytest.raises(ConfigError, match=r"does not tell step_s, row_s.* apart"):
         fit(steps, "a record")
     with pytest.raises(ConfigError, match="there is no step in it"):

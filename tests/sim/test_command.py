@@ -50,7 +50,7 @@ def test_every_policy_and_order_is_compared_unless_told_otherwise(
     assert found["costs"] == asdict(CostModel())
     first = found["cells"][0]
     assert first["figures"]["parks"]["mean"] > 0
-    assert first["vs_first"]["makespan_s"] == {"mean": 1.0, "sd": 0.0}
+    assert first["vs_first"]["makespan_s"] == {"value": 1.0, "se": 0.0}
 
 
 def test_the_same_seeds_give_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,11 +61,12 @@ def test_the_same_seeds_give_the_same_bytes(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_table_shows_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
     out = _output(capsys, (*ONE, "--ctx-size", "512,4096"))
-    about, _, headings, small, large = out.splitlines()
+    about, _, headings, small, large, _, legend = out.splitlines()
     assert about.startswith("workload measured, arrivals together, chats 4, tokens 150, parallel 4")
     assert headings.split()[:4] == ["ctx", "size", "makespan", "s"]
     assert small.startswith("512 ")
     assert large.startswith("4096 ")
+    assert legend.startswith("±: standard deviation")
 
 
 def test_csv_has_a_row_for_each_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,8 +108,8 @@ def test_pictures_need_an_extra(
 def test_costs_are_fitted_and_used(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     record, costs = tmp_path / "record.jsonl", tmp_path / "costs.json"
     steps = [
-        StepRecord(i % 3 + 1, i % 3 + 1, 90 * (i % 7), 0, 0, 0.5 + 0.25 * (i % 3), 1.0 + i % 3)
-        for i in range(60)
+        StepRecord(n + 1, n + 1, 90 * (i % 7), 0, 0, n + 1, 0.5 + 0.25 * n, 1.0 + n, page_bytes=64)
+        for i, n in enumerate([0, 1, 2] * 20)
     ]
     record.write_text("".join(json.dumps(asdict(step)) + "\n" for step in steps))
     out = _output(capsys, ("simulate", "--calibrate", str(record), "--costs", str(costs)))
@@ -131,6 +132,10 @@ def test_costs_are_fitted_and_used(capsys: pytest.CaptureFixture[str], tmp_path:
         (("--preempt-high", "80"), "--preempt-low 80 must be below --preempt-high 80"),
         (("--json", "--csv"), "--csv: not allowed with argument --json"),
         (("--trace", "x.jsonl", "--chats", "4"), "--trace takes the place of"),
+        (("--trace", "x.jsonl", "--tokens", "4"), "--trace takes the place of"),
+        (("--preempt-async", "off", "--preempt-mirror", "on"), "--preempt-mirror on needs"),
+        (("--calibrate", "x", "--costs", "y", "--json"), "--calibrate simulates nothing"),
+        (("--calibrate", "x", "--costs", "y", "--chats", "3"), "--calibrate simulates nothing"),
         (("--trace", "x.jsonl", "--seeds", "4"), "--trace is the same for every seed"),
         (("--trace", "no.jsonl"), "no.jsonl: No such file"),
         (("--costs", "no.json"), "no.json: No such file"),

@@ -23,7 +23,7 @@ def _grant(seq_id: int, start: int, num_tokens: int) -> Grant:
 def test_depth_counts_the_cells_that_each_row_sees() -> None:
     plan = StepPlan(1, grants=(_grant(0, 10, 1), _grant(1, 20, 1), _grant(2, 4, 3)))
     assert work_of(plan) == StepWork(
-        decode_rows=2, decode_depth=11 + 21, prefill_rows=3, prefill_depth=5 + 6 + 7
+        decode_rows=2, decode_depth=11 + 21, prefill_rows=3, prefill_depth=5 + 6 + 7, draws=3
     )
 
 

@@ -4,7 +4,8 @@ from math import sqrt
 
 import pytest
 
-from kvalet.sim.figures import Spread, percentile, ratio
+from kvalet.percentile import percentile
+from kvalet.sim.figures import Spread, ratio
 
 
 def test_percentile_is_a_value_that_occurred() -> None:
@@ -22,10 +23,10 @@ def test_a_ratio_is_as_sure_as_its_seeds_agree() -> None:
     loads = [10.0, 20.0, 60.0]
     twice = ratio([20.0, 40.0, 120.0], loads)
     assert twice is not None
-    assert (twice.mean, twice.sd) == pytest.approx((2.0, 0.0))
+    assert (twice.value, twice.se) == pytest.approx((2.0, 0.0))
     uneven = ratio([1.0, 3.0], [2.0, 2.0])
     assert uneven is not None
-    assert (uneven.mean, uneven.sd) == pytest.approx((1.0, sqrt(2) / sqrt(2) / 2))
+    assert (uneven.value, uneven.se) == pytest.approx((1.0, sqrt(2) / sqrt(2) / 2))
 
 
 def test_there_is_no_multiple_of_nothing() -> None:

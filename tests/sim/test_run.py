@@ -73,6 +73,16 @@ def test_a_queue_is_no_wait() -> None:
     assert (figures.longest_queue_s, figures.longest_wait_s) == (3.0, 0.0)
 
 
+def test_a_long_copy_with_nobody_running_is_no_standstill() -> None:
+    """The leader leaves while the other comes back: pages of 2 s, and nothing to compute."""
+    costs = replace(SECOND_A_STEP, step_s=0.01, page_in_s=2.0)
+    scenario = Scenario(ctx_size=128, preempt_mirror=False)
+    run = simulate(scenario, (request(0, 32, 60), request(1, 32, 60)), costs)
+    figures = figures_of(run)
+    assert (figures.parks, figures.completed) == (1, 2)
+    assert figures.longest_wait_s > 3
+
+
 def test_time_passes_until_the_next_arrival() -> None:
     scenario = replace(SYNCHRONOUS, ctx_size=256)
     run = simulate(scenario, (request(0, 8, 2, at=10.0), request(1, 8, 2, at=50.5)), SECOND_A_STEP)

@@ -13,6 +13,7 @@ class StepWork:
     decode_depth: int = 0
     prefill_rows: int = 0  # prompts and replays
     prefill_depth: int = 0
+    draws: int = 0  # rows whose logits are computed
 
     @property
     def num_rows(self) -> int:
@@ -20,13 +21,14 @@ class StepWork:
 
 
 def work_of(plan: StepPlan) -> StepWork:
-    decode_rows = decode_depth = prefill_rows = prefill_depth = 0
+    decode_rows = decode_depth = prefill_rows = prefill_depth = draws = 0
     for grant in plan.grants:
         count = len(grant.tokens)
+        draws += grant.draw is not None
         if count == 1:
             decode_rows += 1
             decode_depth += grant.start + 1
         else:
             prefill_rows += count
             prefill_depth += count * grant.start + count * (count + 1) // 2
-    return StepWork(decode_rows, decode_depth, prefill_rows, prefill_depth)
+    return StepWork(decode_rows, decode_depth, prefill_rows, prefill_depth, draws)

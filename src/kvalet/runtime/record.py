@@ -22,12 +22,15 @@ BUFFER_BYTES: Final = 1 << 16  # some 300 lines
 class StepRecorder:
     """Belongs to the engine thread once the loop has it."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises ConfigError if the file cannot be written."""
+    def __init__(self, path: Path, *, page_bytes: int, is_async: bool) -> None:
+        """`is_async`: copies run beside steps, else within them. Raises ConfigError if the file
+        cannot be written."""
         try:
             self._file = path.open("a", buffering=BUFFER_BYTES, encoding="ascii")
         except OSError as error:
             raise ConfigError(f"LLAMA_SERVER_RECORD: {path}: {error.strerror}") from None
+        self._page_bytes = page_bytes
+        self._is_async = is_async
         self._is_broken = False
         self._in_flight: dict[TransferId, Transfer] = {}
         self._idle_copy_s = 0.0  # since the last line
@@ -52,6 +55,8 @@ class StepRecorder:
                 "pages_in": self._landed[Direction.IN],
                 "copy_s": outcome.copy_s,
                 "idle_copy_s": self._idle_copy_s,
+                "is_async": self._is_async,
+                "page_bytes": self._page_bytes,
             }
         )
         self._idle_copy_s = 0.0

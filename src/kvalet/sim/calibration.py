@@ -3,11 +3,12 @@
 A record is a file with one JSON object a line, one for each step that computed something:
 
     {"sequences": 4, "decode_rows": 4, "decode_depth": 2048, "prefill_rows": 0, "prefill_depth": 0,
-     "compute_s": 0.0241, "step_s": 0.0259, "pages_out": 0, "pages_in": 0, "copy_s": 0.0,
-     "idle_copy_s": 0.0}
+     "draws": 4, "compute_s": 0.0241, "step_s": 0.0259, "page_bytes": 737280, "pages_out": 0,
+     "pages_in": 0, "copy_s": 0.0, "idle_copy_s": 0.0, "is_async": true}
 
-`sequences` took part. Rows and depths are `work.work_of(plan)`'s; `compute_s` and `copy_s` the
-outcome's; `step_s` is planning to delivery. `pages_out` and `pages_in` are the moves of the
+`sequences` took part. Rows, depths and draws are `work.work_of(plan)`'s; `compute_s` and `copy_s`
+the outcome's; `step_s` is planning to delivery. Copies that are not `is_async` are part of the
+step, after it has computed. `pages_out` and `pages_in` are the moves of the
 transfers that landed in this step, or after the one before it; `idle_copy_s` is the copier's time
 in between, when nothing was computed. Lines stand in the order of the steps.
 
@@ -39,16 +40,32 @@ class StepRecord:
     decode_depth: Count
     prefill_rows: Count
     prefill_depth: Count
+    draws: Count
     compute_s: NonNegative
     step_s: NonNegative
+    page_bytes: AtLeastOne
     pages_out: Count = 0
     pages_in: Count = 0
     copy_s: NonNegative = 0.0
     idle_copy_s: NonNegative = 0.0
+    is_async: bool = True
 
     @property
     def work(self) -> StepWork:
-        return StepWork(self.decode_rows, self.decode_depth, self.prefill_rows, self.prefill_depth)
+        return StepWork(
+            self.decode_rows, self.decode_depth, self.prefill_rows, self.prefill_depth, self.draws
+        )
+
+    @property
+    def beside_s(self) -> float:
+        """The copier's time while the step computed."""
+        return self.copy_s if self.is_async else 0.0
+
+    @property
+    def outside_s(self) -> float:
+        """Neither computing nor waiting for copies."""
+        within_s = 0.0 if self.is_async else self.copy_s
+        return max(0.0, self.step_s - self.compute_s - within_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +77,7 @@ class Residual:
     median: float
     p90: float
     total: float  # predicted in all, as a multiple of what was measured in all
-    num_slow: int  # took half as long again as predicted, or more; left out of the fit of steps
+    num_slow: int  # took half as long again as predicted, or more
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +111,11 @@ def fit(records: Sequence[StepRecord], source: str) -> Calibration:
         raise ConfigError(f"{source}: there is no step in it")
     fitted: dict[str, Any] = {
         **_fitted(records, _COMPUTE, lambda s: s.compute_s, robust, source),
-        **_fitted(records, _OUTSIDE, lambda s: max(0.0, s.step_s - s.compute_s), robust, source),
+        **_fitted(records, _OUTSIDE, lambda s: s.outside_s, robust, source),
+        "page_bytes": _page_bytes(records, source),
     }
     episodes = list(_episodes(records))
-    if episodes:
+    if regression.are_distinct(_matrix(episodes, _COPIES)):
         fitted |= _fitted(episodes, _COPIES, lambda s: s.copy_s, non_negative, source)
     costs = CostModel(source=f"{source}, {len(records)} steps", **fitted)
     names = [*_COMPUTE, *_OUTSIDE, *_COPIES]
@@ -113,7 +131,7 @@ _COMPUTE: Final[dict[str, _Feature]] = {
     "further_row_s": lambda step: max(graph_rows(step.work.num_rows) - FIRST_ROWS, 0),
     "decode_cell_s": lambda step: step.decode_depth,
     "prefill_cell_s": lambda step: step.prefill_depth,
-    "beside_share": lambda step: step.copy_s,
+    "beside_share": lambda step: step.beside_s,
 }
 _OUTSIDE: Final[dict[str, _Feature]] = {
     "host_s": lambda step: 1.0,
@@ -142,7 +160,14 @@ def _episodes(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
             copy_s = 0.0
 
 
-_QUIET: Final = StepRecord(1, 0, 0, 0, 0, 0.0, 0.0)
+_QUIET: Final = StepRecord(1, 0, 0, 0, 0, 0, 0.0, 0.0, page_bytes=1)
+
+
+def _page_bytes(records: Sequence[StepRecord], source: str) -> int:
+    sizes = {step.page_bytes for step in records}
+    if len(sizes) > 1:
+        raise ConfigError(f"{source}: more than one page_bytes: it is of different models")
+    return sizes.pop()
 
 
 def _fitted(
@@ -153,8 +178,8 @@ def _fitted(
     source: str,
 ) -> dict[str, float]:
     """Costs by name of the features that occur."""
-    names = [name for name, feature in features.items() if any(map(feature, records))]
-    matrix = np.array([[features[name](step) for name in names] for step in records], float)
+    names = _occurring(records, features)
+    matrix = _matrix(records, features)
     if not regression.are_distinct(matrix):
         raise ConfigError(
             f"{source}: does not tell {', '.join(names)} apart: record chats of different lengths, "
@@ -164,13 +189,22 @@ def _fitted(
     return dict(zip(names, map(float, found), strict=True))
 
 
+def _occurring(records: Sequence[StepRecord], features: dict[str, _Feature]) -> list[str]:
+    return [name for name, feature in features.items() if any(map(feature, records))]
+
+
+def _matrix(records: Sequence[StepRecord], features: dict[str, _Feature]) -> Floats:
+    names = _occurring(records, features)
+    return np.array([[features[name](step) for name in names] for step in records], float)
+
+
 def _residuals(
     costs: CostModel, records: Sequence[StepRecord], episodes: Sequence[StepRecord]
 ) -> Iterator[Residual]:
-    computed = [costs.compute_s(s.work) + costs.beside_share * s.copy_s for s in records]
+    computed = [costs.compute_s(s.work) + costs.beside_share * s.beside_s for s in records]
     yield _residual("compute", computed, [step.compute_s for step in records])
     steps = [c + costs.outside_s(s.sequences) for c, s in zip(computed, records, strict=True)]
-    yield _residual("step", steps, [step.step_s for step in records])
+    yield _residual("step", steps, [step.compute_s + step.outside_s for step in records])
     copies = [e.pages_out * costs.page_out_s + e.pages_in * costs.page_in_s for e in episodes]
     if copies:
         yield _residual("copies", copies, [episode.copy_s for episode in episodes])

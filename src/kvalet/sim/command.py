@@ -62,6 +62,8 @@ def _print(options: Options, cells: Sequence[Cell], costs: CostModel) -> None:
         console = _console()
         console.print(f"{report.common(cells)}; seeds {_range(options.seeds)}; {costs.source}\n")
         console.print(report.table(cells))
+        if len(options.seeds) > 1:
+            console.print(f"\n{report.LEGEND}")
 
 
 def _range(seeds: Sequence[int]) -> str:

@@ -33,6 +33,10 @@ class VirtualCopier:
         self._credit_s: float | None = None  # how long it may be busy now; None: for any time
         self._free_at = 0.0  # when it could begin the next page
 
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._queue)
+
     def pace(self, now: float, step_s: float | None) -> None:
         """A step begins that will take about `step_s` seconds, or, None, computes nothing. What was
         overdrawn is still owed."""

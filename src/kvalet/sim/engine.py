@@ -33,6 +33,10 @@ class CostEngine:
     def info(self) -> EngineInfo:
         return self._info
 
+    @property
+    def is_copying(self) -> bool:
+        return self._copier.is_busy
+
     def expect(self, seq_id: SeqId, num_output: int) -> None:
         """The answer of a sequence ends with its token number `num_output`."""
         self._num_outputs[seq_id] = num_output

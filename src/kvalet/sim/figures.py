@@ -6,6 +6,7 @@ from math import sqrt
 from statistics import fmean, stdev
 
 from kvalet.core.plan import PAGE_CELLS
+from kvalet.percentile import percentile
 from kvalet.sim.run import Run
 
 
@@ -54,12 +55,6 @@ def figures_of(run: Run) -> Figures:
 NAMES = tuple(item.name for item in fields(Figures))
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that `percent` of them do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, -(-len(ordered) * percent // 100).__int__() - 1)]
-
-
 @dataclass(frozen=True, slots=True)
 class Spread:
     mean: float
@@ -70,13 +65,21 @@ class Spread:
         return cls(fmean(values), stdev(values) if len(values) > 1 else 0.0)
 
 
-def ratio(values: Sequence[float], baseline: Sequence[float]) -> Spread | None:
-    """Mean of `values` as a multiple of that of `baseline`, seed by seed the same load, with the
-    standard error of that multiple. None where the baseline has none."""
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Of two means over the same loads, seed by seed, with its standard error: the estimator of a
+    ratio and its variance from paired samples (Cochran, Sampling Techniques, 1977, section 6.3)."""
+
+    value: float
+    se: float
+
+
+def ratio(values: Sequence[float], baseline: Sequence[float]) -> Ratio | None:
+    """Mean of `values` as a multiple of that of `baseline`. None where the baseline has none."""
     base = fmean(baseline)
     if not base:
         return None
     multiple = fmean(values) / base
     differences = [value - multiple * other for value, other in zip(values, baseline, strict=True)]
     error = stdev(differences) / sqrt(len(differences)) / base if len(differences) > 1 else 0.0
-    return Spread(multiple, error)
+    return Ratio(multiple, error)

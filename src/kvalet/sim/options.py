@@ -16,6 +16,7 @@ from kvalet.sim.workloads import ARRIVALS, WORKLOADS
 
 ALL: Final = "all"
 DEFAULT_SEEDS: Final = 60
+DRAWN: Final = ("workload", "arrivals", "chats", "tokens", "gap")  # what a trace says itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,12 @@ def _whole(minimum: int) -> Callable[[str], int]:
 
 def options_of(args: argparse.Namespace) -> Options:
     """Raises ConfigError for what does not go together."""
-    if args.trace and any(getattr(args, name) for name in ("workload", "arrivals", "chats")):
-        raise ConfigError("--trace takes the place of --workload, --arrivals and --chats")
+    given = [axis.field for axis in AXES if getattr(args, axis.field) is not None]
+    unused = (*given, args.trace, args.seeds, args.jobs, args.plot, args.timeline)
+    if args.calibrate and (any(unused) or args.form != "table"):
+        raise ConfigError("--calibrate simulates nothing: leave all flags but --costs out")
+    if args.trace and (drawn := [name for name in DRAWN if name in given]):
+        raise ConfigError(f"--trace takes the place of --{', --'.join(drawn)}")
     if args.trace and (args.seeds or 1) > 1:
         raise ConfigError("--trace is the same for every seed: leave --seeds out")
     count = args.seeds or (1 if args.trace else DEFAULT_SEEDS)
@@ -179,10 +184,19 @@ def _scenarios(args: argparse.Namespace) -> Iterator[Scenario]:
         fields: dict[str, Any] = dict(zip((axis.field for axis in AXES), values, strict=True))
         if args.trace:
             fields.update(workload=args.trace.name)
+        if not fields["preempt_async"]:
+            fields.update(preempt_mirror=_mirror_without_copier(args))
         if fields["preempt_low"] >= fields["preempt_high"]:
             low, high = fields["preempt_low"], fields["preempt_high"]
             raise ConfigError(f"--preempt-low {low} must be below --preempt-high {high}")
         yield Scenario(**fields)
+
+
+def _mirror_without_copier(args: argparse.Namespace) -> bool:
+    """As `kvalet serve` has it."""
+    if args.preempt_mirror and True in args.preempt_mirror:
+        raise ConfigError("--preempt-mirror on needs --preempt-async on")
+    return False
 
 
 def _chosen(axis: Axis, args: argparse.Namespace) -> list[object]:

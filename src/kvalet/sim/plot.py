@@ -26,7 +26,7 @@ PANELS: Final = (  # figure, title, unit, digits
     ("longest_wait_s", "longest wait", "s", 1),
     ("cells_copied", "cells copied", "cells", 0),
 )
-SURE: Final = 1.96  # standard errors, of a 95 % interval
+SURE: Final = 1.96  # standard errors, of a 95 % interval of many seeds
 
 
 def compare(cells: Sequence[Cell], path: Path) -> None:
@@ -56,9 +56,9 @@ def _panel(axis: Axes, group: Sequence[Cell], name: str) -> None:
         multiple = ratio(cell.values(name), baseline_of(cell, group).values(name))
         if multiple is not None:
             axis.errorbar(
-                multiple.mean,
+                multiple.value,
                 line,
-                xerr=SURE * multiple.sd,
+                xerr=SURE * multiple.se,
                 fmt=marker,
                 color=colour,
                 markersize=5,

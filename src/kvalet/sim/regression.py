@@ -15,14 +15,15 @@ SMALLEST_ERROR: Final = 1e-3  # relative; below it all are alike
 
 def are_distinct(matrix: Floats) -> bool:
     """Whether the columns' coefficients can be told apart."""
-    if matrix.shape[0] < matrix.shape[1]:
+    if not matrix.size or matrix.shape[0] < matrix.shape[1]:
         return False
     scaled = matrix / np.linalg.norm(matrix, axis=0)
     return bool(np.linalg.svd(scaled, compute_uv=False)[-1] >= DISTINCT)
 
 
 def non_negative(matrix: Floats, wanted: Floats) -> Floats:
-    """Least squares; what would be negative is 0, the worst first."""
+    """Least squares; what would be negative is 0, what would take most away first."""
+    sizes = np.linalg.norm(matrix, axis=0)
     used = list(range(matrix.shape[1]))
     found = np.zeros(matrix.shape[1])
     while used:
@@ -30,7 +31,7 @@ def non_negative(matrix: Floats, wanted: Floats) -> Floats:
         if part.min() >= 0:
             found[used] = part
             break
-        used.pop(int(part.argmin()))
+        used.pop(int((part * sizes[used]).argmin()))
     return found
 
 

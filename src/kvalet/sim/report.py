@@ -10,13 +10,14 @@ from rich.table import Table
 
 from kvalet.settings import show
 from kvalet.sim.costs import CostModel
-from kvalet.sim.figures import NAMES, Spread, ratio
+from kvalet.sim.figures import NAMES, Ratio, Spread, ratio
 from kvalet.sim.grid import Cell, baseline_of
 from kvalet.sim.scenario import Scenario
 from kvalet.sim.workloads import WORKLOADS
 
 COMPARED = ("makespan_s", "mean_completion_s", "longest_wait_s")
 DIGITS = 6  # after the point, in JSON and CSV
+LEGEND = "±: standard deviation between seeds; of `x first`, standard error of the paired ratio"
 
 COLUMNS = (  # of the table: figure, heading, digits
     ("makespan_s", "makespan s", 1),
@@ -79,18 +80,17 @@ def table(cells: Sequence[Cell]) -> Table:
         row = [label(name, getattr(cell.scenario, name)) for name in names]
         base = baseline_of(cell, cells)
         for name, _, digits in shown:
-            row.append(_shown(Spread.of(cell.values(name)), digits))
+            spread = Spread.of(cell.values(name))
+            row.append(_with_error(spread.mean, spread.sd, digits))
             if name in COMPARED:
                 multiple = ratio(cell.values(name), base.values(name))
-                row.append("-" if multiple is None else _shown(multiple, 2))
+                row.append("-" if multiple is None else _with_error(multiple.value, multiple.se, 2))
         found.add_row(*row)
     return found
 
 
-def _shown(spread: Spread, digits: int) -> str:
-    if not spread.sd:
-        return f"{spread.mean:,.{digits}f}"
-    return f"{spread.mean:,.{digits}f} ±{spread.sd:,.{digits}f}"
+def _with_error(value: float, error: float, digits: int) -> str:
+    return f"{value:,.{digits}f} ±{error:,.{digits}f}" if error else f"{value:,.{digits}f}"
 
 
 def incomplete(cells: Sequence[Cell]) -> Iterator[str]:
@@ -127,8 +127,8 @@ def _compared(cell: Cell, base: Cell) -> dict[str, dict[str, float] | None]:
     return found
 
 
-def _rounded(spread: Spread) -> dict[str, float]:
-    return {"mean": round(spread.mean, DIGITS), "sd": round(spread.sd, DIGITS)}
+def _rounded(spread: Spread | Ratio) -> dict[str, float]:
+    return {name: round(value, DIGITS) for name, value in asdict(spread).items()}
 
 
 def as_csv(cells: Sequence[Cell], seeds: Sequence[int]) -> str:

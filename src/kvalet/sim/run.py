@@ -126,7 +126,7 @@ class Simulation:
             if change.kind in (ChangeKind.FINISHED, ChangeKind.FAILED):
                 self._end(change.seq_id, now, is_complete=change.kind is ChangeKind.FINISHED)
         self._watch(now, self.scheduler)
-        return bool(plan.grants or outcome.landed)
+        return bool(plan.grants or outcome.landed or self._engine.is_copying)
 
     def _note_phases(self, now: float) -> None:
         for seq in self.scheduler.slots:

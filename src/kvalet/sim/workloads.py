@@ -54,7 +54,8 @@ def measured(random: Random, lengths: Lengths) -> list[Turn]:
 
 
 def uniform(random: Random, lengths: Lengths) -> list[Turn]:
-    """Prompts and answers of any size up to twice the typical one, of a length the client says."""
+    """Answers of any size up to twice the typical one, of a length the client says; prompts of up to
+    512 tokens."""
     num_output = round(lengths.num_tokens * random.uniform(0.1, 1.9))
     return [Turn(random.randint(SHORTEST_PROMPT, 512), num_output, num_output)]
 

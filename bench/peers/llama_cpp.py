@@ -3,7 +3,8 @@
     make bench-peer [ARGS="--rounds 1 --only pressure"]
 
 Every benchmark has a server of each kind to itself. `bench/peers.md` says what can be compared and
-what cannot. The last line is JSON.
+what cannot. Every benchmark's JSON is printed as it comes, and all of them in the last line. The
+exit code is 1 if one of them ended with another one than 0.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from typing import Any
 import httpx
 
 from kvalet.bench import exact, latency, prefix, pressure
-from kvalet.bench.report import circumstances, end_on_sigterm
+from kvalet.bench.report import begin, circumstances
 from kvalet.errors import EngineError, KvaletError
 from kvalet.model import sources
 
@@ -37,20 +38,22 @@ START_S = 120.0
 
 
 def main() -> int:
-    end_on_sigterm()
+    begin()
     args = arguments()
     binary, about = peer_of(args.peer)
     model = sources.resolve(args.model)
     threads = args.threads or os.cpu_count() or 1
     print(f"llama.cpp: {about}", f"model: {model.name}, {threads} threads", sep="\n")
     found: dict[str, Any] = {}
+    codes: dict[str, int] = {}
     for name in args.only or BENCHMARKS:
         flags = [*BENCHMARKS[name], "--threads", str(threads)]
         print(f"\n== {name}: {' '.join(flags)}", flush=True)
         with serving([str(binary), "--model", str(model), *flags, "--kv-unified"]) as url:
-            found[name] = compare(name, url, model, threads, args.rounds)
-    print(json.dumps({**circumstances(), "peer": about, "threads": threads, **found}))
-    return 0 if all(found.values()) else 1
+            codes[name], found[name] = compare(name, url, model, threads, args.rounds)
+    result = {"peer": about, "threads": threads, "exit_codes": codes, **found}
+    print(json.dumps({**circumstances(), **result}))
+    return 1 if any(codes.values()) else 0
 
 
 def arguments() -> argparse.Namespace:
@@ -120,18 +123,21 @@ def is_up(url: str, process: "subprocess.Popen[bytes]") -> bool:
     return False
 
 
-def compare(name: str, url: str, model: Path, threads: int, rounds: int) -> dict[str, Any]:
-    """What `kvalet bench NAME --vs URL` says in its last line; nothing if it says nothing."""
+def compare(
+    name: str, url: str, model: Path, threads: int, rounds: int
+) -> tuple[int, dict[str, Any]]:
+    """The exit code of `kvalet bench NAME --vs URL`, and what its last line says; nothing if that
+    is not JSON."""
     command = [sys.executable, "-m", "kvalet", "bench", name, "--vs", url, "-m", str(model)]
-    options = ["--rounds", str(rounds), "--", "--threads", str(threads)]
+    # Both servers are new, so nothing is in a cache.
+    options = ["--rounds", str(rounds), "--first", "0", "--", "--threads", str(threads)]
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
         last = ""
         for line in process.stdout or ():
             last = line
-            if not line.startswith("{"):
-                print(line, end="", flush=True)
+            print(line, end="", flush=True)
     found: dict[str, Any] = json.loads(last) if last.startswith("{") else {}
-    return found
+    return process.returncode, found
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.simulated.live import Outcome, flags_of, play
 
-from kvalet.bench.report import circumstances, end_on_sigterm, markdown, spread
+from kvalet.bench.report import begin, circumstances, markdown, spread
 from kvalet.errors import KvaletError
 from kvalet.sim.costs import CostModel
 from kvalet.sim.figures import figures_of
@@ -76,7 +76,7 @@ class Comparison:
 
 
 def main() -> int:
-    end_on_sigterm()
+    begin()
     args = arguments()
     costs = CostModel.load(args.costs) if args.costs else CostModel()
     print(f"costs: {costs.source}")

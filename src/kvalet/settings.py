@@ -8,7 +8,7 @@ default.
 import argparse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, TypeVar
 
 from typing_extensions import override
@@ -80,14 +80,16 @@ def integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-def number(minimum: float) -> Callable[[str], float]:
+def number(minimum: float, maximum: float = inf) -> Callable[[str], float]:
+    limit = f" and at most {maximum:g}" if isfinite(maximum) else ""
+
     def parse(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = minimum - 1
-        if value < minimum or not isfinite(value):
-            raise ValueError(f"a number of at least {minimum:g}")
+        if not minimum <= value <= maximum or not isfinite(value):
+            raise ValueError(f"a number of at least {minimum:g}{limit}")
         return value
 
     return parse

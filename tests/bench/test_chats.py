@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -75,7 +74,7 @@ def test_a_pause_that_lasts_counts_until_now(clock: list[float]) -> None:
 
 def test_the_time_to_the_first_piece_begins_with_the_request(clock: list[float]) -> None:
     chat = Chat("a", {})
-    assert math.isnan(chat.first_piece_s)
+    assert chat.first_piece_s is None
     clock.append(1.0)
     chat.note(MomentKind.SENT)
     clock.append(1.5)
@@ -99,6 +98,8 @@ def test_waits_include_the_pauses(clock: list[float]) -> None:
         ({}, "length", 3, True),
         ({}, "length", 2, False),  # the server had no room for more
         ({}, "length", 0, True),  # it does not count
+        ({"ignore_eos": True}, "stop", 0, True),
+        ({}, "content_filter", 0, False),
         ({}, "stop", 2, True),
         ({"ignore_eos": True}, "stop", 2, False),
         ({}, None, 3, False),
@@ -115,6 +116,14 @@ def test_complete(
     chat.take("data:[DONE]") if counted else chat.take("data: [DONE]")
     chat.end()
     assert chat.is_complete is is_complete
+
+
+def test_who_does_not_count_has_its_pieces_counted() -> None:
+    chat = Chat("a", {"max_tokens": 300})
+    for line in (piece("x"), piece("y"), end(0)):
+        chat.take(line)
+    chat.end()
+    assert (chat.is_complete, chat.num_tokens) == (True, 2)
 
 
 def test_an_error_is_a_text_or_has_one() -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from kvalet.bench.chats import Chat
-from kvalet.bench.exact import HEADINGS, Matrix, first_difference, requests, row, texts_of
+from kvalet.bench.exact import HEADINGS, Matrix, requests, row, texts_of
+from kvalet.bench.figures import first_difference
 from kvalet.errors import EngineError
 
 EXPECTED = {"a": "one two", "b": "three"}

@@ -74,6 +74,10 @@ def test_a_gap_beside_a_prefill_is_left_out() -> None:
     }
 
 
+def test_of_a_piece_there_is_no_gap() -> None:
+    assert found(chat("short", [*moments("sent 0"), *steps(1, 1)]), is_async=True) == {}
+
+
 def test_throughput_counts_while_all_are_there() -> None:
     short = chat("short", [*moments("sent 1"), *steps(2, 8)])
     long = chat("long", [*moments("sent 0"), *steps(0, 12)])
@@ -84,4 +88,4 @@ def test_throughput_counts_while_all_are_there() -> None:
 def test_chats_that_never_met_have_no_throughput() -> None:
     first = chat("first", [*moments("sent 0"), *steps(1, 3)])
     second = chat("second", [*moments("sent 3"), *steps(4, 6)])
-    assert tokens_per_s([first, second]) == 0.0
+    assert tokens_per_s([first, second]) is None

@@ -1,7 +1,9 @@
 """What `kvalet bench latency` asks, and what it makes of the answers."""
 
 import itertools
+import json
 import statistics
+from dataclasses import asdict
 
 import pytest
 
@@ -46,12 +48,26 @@ def figures() -> Figures:
 def test_figures() -> None:
     found = figures()
     assert (found.requests, found.completed, found.goodput) == (4, 3, 0.25)
-    assert (found.first_p50_ms, found.first_p95_ms) == pytest.approx((500.0, 500.0))
-    assert (found.gap_p50_ms, found.gap_p99_ms) == pytest.approx((100.0, 100.0))
+    assert (found.first_p50_ms, found.first_p95_ms) == pytest.approx((500.0, 1500.0))
+    assert (found.gap_p50_ms, found.gap_p99_ms) == pytest.approx((100.0, 500.0))
     assert found.tokens_per_s == 6 / 4
     assert found.cells()[1:3] == ("3/4", "1")
     assert found.cells()[-1] == "-"
     assert len(found.cells()) == len(HEADINGS)
+
+
+def test_what_was_not_answered_took_no_time() -> None:
+    failed = [answered("sent 0, piece 0.1", is_complete=False)]
+    found = figures_of(OPTIONS, 0.5, failed, wall_s=4.0, parks=0)
+    assert found.cells()[3:5] == ("- / -", "- / -")
+    assert found.comparable() == {"completed": 0, "goodput/s": 0.0}
+    assert json.loads(json.dumps(asdict(found), allow_nan=False))["first_p50_ms"] is None
+
+
+def test_what_an_answer_without_text_took_is_unknown() -> None:
+    silent = Chat("a", {"max_tokens": 1}, ChatState.DONE, num_tokens=1, moments=moments("sent 0"))
+    found = figures_of(OPTIONS, 0.5, [silent], wall_s=4.0, parks=0)
+    assert (found.completed, found.first_p50_ms, found.goodput) == (1, None, 0.0)
 
 
 def test_a_sweep_is_right_if_everybody_was_answered() -> None:

@@ -22,6 +22,13 @@ def test_a_row_for_every_place() -> None:
     assert {"pool", "host", "disk"} == set(PLACES)
 
 
+def test_without_text_nothing_is_faster() -> None:
+    silent = replace(POOL_TURN, first_token_ms=None, text="")
+    _, pool, _, _ = rows([silent])
+    assert pool[1:3] == ["-", "-"]
+    assert not silent.is_right
+
+
 @pytest.mark.parametrize("turn", [COLD_TURN, POOL_TURN, HOST_TURN])
 def test_right(turn: Turn) -> None:
     assert turn.is_right

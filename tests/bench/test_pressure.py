@@ -46,6 +46,14 @@ def test_what_a_server_does_not_count_is_not_zero() -> None:
     assert figures.comparable()["completed"] == 2
 
 
+def test_to_fail_at_once_is_not_fast() -> None:
+    failed = [Chat("a", {"max_tokens": 10}, ChatState.FAILED)]
+    figures = Run(failed, wall_s=0.01, counted={}, num_small=0).figures({"a": ""})
+    assert figures.gap_p50_ms is None
+    assert figures.comparable() == {"completed": 0, "identical to alone": 0}
+    assert figures.cells()[-2] == "- / -"
+
+
 def test_a_table_is_markdown() -> None:
     figures = run().figures({"a": "", "b": "", "c": "", "d": ""})
     lines = list(table([({"policy": "smallest"}, figures), ({"policy": "largest"}, figures)]))
@@ -66,6 +74,8 @@ def test_chats_differ_from_their_first_words_on() -> None:
     chats = [*pressing_chats(10, count=8), *uneven_chats(100)]
     openings = {body["messages"][0]["content"][:20] for _, body in chats}
     assert len({name for name, _ in chats}) == len(openings) == 8
+    later = {body["messages"][0]["content"][:20] for _, body in uneven_chats(100, first=8)}
+    assert not later & openings
     assert [body["max_tokens"] for _, body in uneven_chats(100)] == [
         *(100, 15, 70, 10, 45, 90, 30, 60)
     ]

@@ -39,7 +39,7 @@ def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix, "measure", lambda console, options: turns)
     monkeypatch.setattr(exact, "measure", lambda console, options: Matrix(EXACT))
     monkeypatch.setattr(Where, "served", served)
-    monkeypatch.setattr(short, "end_on_sigterm", lambda: None)
+    monkeypatch.setattr(short, "begin", lambda: None)
 
 
 @pytest.mark.usefixtures("_measured")
@@ -53,6 +53,6 @@ def test_one_table_and_what_is_wrong_in_it(capsys: pytest.CaptureFixture[str]) -
     wrong = [(line["benchmark"], line["case"]) for line in result["lines"] if not line["is_right"]]
     assert wrong == [("latency", "0.5 a second"), ("exact", "parked")]
     assert "| pressure | 4 chats in 1024 cells | 4/4 complete, 4/4 as alone, 3 parks" in table[4]
-    assert "3/4 complete, first token p50 / p95 500 / 500 ms" in "".join(table)
+    assert "3/4 complete, first token p50 / p95 500 / 1500 ms" in "".join(table)
     assert "times faster, 1/1 as cold" in "".join(table)
     assert "7/8 identical; 9 parks |" in table[-1]

@@ -60,7 +60,7 @@ def test_the_gaps_of_a_mode_and_a_number_of_chats() -> None:
 def test_without_a_copy_there_is_no_ratio() -> None:
     (row,) = [row for row in rows_of_gaps(runs()) if row.mode == "unforced"]
     assert (row.num_running, row.num_with, row.p95_ratios) == (2, 0, [])
-    assert row.cells()[-1] == "-"
+    assert (row.with_ms, row.cells()[5:]) == ([], ("-", "-"))
 
 
 def test_throughput_and_bytes() -> None:
@@ -70,6 +70,13 @@ def test_throughput_and_bytes() -> None:
     assert (second.parks, second.bytes_in, second.is_right) == (1, MIB, True)
     assert third.runs == 0
     assert len(second.cells()) == len(RUN_HEADINGS)
+
+
+def test_what_is_incomplete_has_no_throughput() -> None:
+    cut = unforced()
+    cut[0].num_tokens -= 1
+    row, *_ = rows_of_runs([Run(0, "unforced", cut, counted(0, 0))])
+    assert (row.tokens_per_s, row.of_unforced, row.cells()[1]) == ([None], [], "-")
 
 
 def test_another_text_and_nothing_moved_are_wrong() -> None:
@@ -95,7 +102,7 @@ def test_a_table_of_mirroring() -> None:
         for mode, ms in (("on", 2.0), ("off", 8.0), ("on", 4.0))
     ]
     on, off = mirror.rows(found)
-    assert on[:3] == ["on", "2", "3.0 (2.0-4.0), p95 2.0"]
+    assert on[:3] == ["on", "2", "3.0 (2.0-4.0), p95 4.0"]
     assert off[:3] == ["off", "1", "8.0 (8.0-8.0), p95 8.0"]
     assert len(on) == len(mirror.HEADINGS)
 

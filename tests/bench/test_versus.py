@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kvalet.bench.chats import Chat, ChatState
+from kvalet.bench.latency import Options, figures_of
 from kvalet.bench.versus import Round, ratios_of, table
+from tests.bench.streams import chat, moments
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,18 @@ def test_ratios_are_by_round_and_of_nothing_there_is_none() -> None:
     found = ratios_of(ROUNDS)
     assert found["completed"] == [2.0, 4.0]
     assert found["tok/s"] == [100 / 50.25, 90 / 60.25, 1.0]
+
+
+def test_who_answered_nothing_is_not_fast() -> None:
+    answers = [chat("a", moments("sent 0, piece 0.5, piece 0.6"), num_tokens=2)]
+    answers[0].state = ChatState.DONE
+    failed = [Chat("a", {"max_tokens": 2}, ChatState.FAILED)]
+    first, second = (figures_of(Options(), 1.0, some, 1.0, 0) for some in (failed, answers))
+    rounds = [Round(Seen(first.comparable()), Seen(second.comparable()))]
+    found = ratios_of(rounds)
+    assert found["completed"] == [0.0]
+    assert found["first token p50 ms"] == found["gap p50 ms"] == []
+    assert "| first token p50 ms | - | 500 (500-500) | - |" in list(table(rounds))
 
 
 def test_a_table_has_medians_and_ranges() -> None:

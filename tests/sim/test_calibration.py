@@ -79,7 +79,11 @@ def test_known_costs_are_recovered() -> None:
     assert found.kept == ()
     assert found.costs.page_bytes == TRUE.page_bytes
     assert found.costs.source == "a record, 400 steps"
-    assert [item.what for item in found.residuals] == ["compute", "step", "copies"]
+    assert [item.what for item in found.residuals] == [
+        "steps, computing",
+        "steps, in all",
+        "copies",
+    ]
     assert all(item.p90 < 1e-6 for item in found.residuals)
 
 
@@ -103,6 +107,33 @@ def test_moments_in_which_the_machine_did_something_else_do_not_count() -> None:
     assert found.costs.step_s == pytest.approx(TRUE.step_s, rel=0.05)
     assert found.residuals[0].num_slow == 100
     assert found.residuals[0].total < 0.85
+    assert not found.residuals[0].is_doubtful
+
+
+def test_a_busy_machine_is_told() -> None:
+    steps = [
+        replace(step, compute_s=4 * step.compute_s) if index % 5 == 0 else step
+        for index, step in enumerate(_steps(1000))
+    ]
+    assert fit(steps, "a record").residuals[0].is_doubtful
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.2, 0.3])
+def test_noise_does_not_make_predictions_too_low(sigma: float) -> None:
+    """Sums are what a makespan is: noise with a mean of 1 should leave them alone."""
+    random = Random(3)
+    steps = [
+        replace(step, compute_s=factor * step.compute_s, step_s=factor * step.compute_s)
+        for step in _steps(3000)
+        for factor in (random.lognormvariate(-(sigma**2) / 2, sigma),)
+    ]
+    assert fit(steps, "a record").residuals[0].total == pytest.approx(1.0, abs=0.03)
+
+
+def test_a_record_without_time_costs_nothing() -> None:
+    steps = [replace(step, compute_s=0.0, step_s=0.0, copy_s=0.0) for step in _steps(100)]
+    costs = fit(steps, "a record").costs
+    assert (costs.step_s, costs.row_s, costs.host_s) == (0, 0, 0)
 
 
 def test_copies_within_steps_are_neither_beside_them_nor_the_host_s() -> None:
@@ -170,4 +201,7 @@ def test_a_record_is_read_line_by_line(tmp_path: Path) -> None:
     assert load(path) == steps
     path.write_text(json.dumps({**asdict(steps[0]), "step_s": None}) + "\n")
     with pytest.raises(ConfigError, match=r"record\.jsonl, line 1: step_s: "):
+        load(path)
+    path.write_text(json.dumps({**asdict(steps[0]), "decode_depth": 10**400}) + "\n")
+    with pytest.raises(ConfigError, match=r"record\.jsonl, line 1: decode_depth: "):
         load(path)

@@ -114,7 +114,7 @@ def test_costs_are_fitted_and_used(capsys: pytest.CaptureFixture[str], tmp_path:
     record.write_text("".join(json.dumps(asdict(step)) + "\n" for step in steps))
     out = _output(capsys, ("simulate", "--calibrate", str(record), "--costs", str(costs)))
     assert out.split()[:8] == ["predicted", "of", "median", "error", "p90", "error", "sum", "slow"]
-    assert "left at their defaults: further_row_s" in out
+    assert "left at their defaults, since the record does not tell them: further_row_s" in out
     assert CostModel.load(costs).row_s == pytest.approx(0.25)
     found = json.loads(_output(capsys, (*ONE, "--json", "--costs", str(costs))))
     assert found["costs"]["source"] == "record.jsonl, 60 steps"
@@ -128,10 +128,14 @@ def test_costs_are_fitted_and_used(capsys: pytest.CaptureFixture[str], tmp_path:
         (("--chats", ""), "--chats: expected an integer of at least 1, not ''"),
         (("--ctx-size", "63"), "-c/--ctx-size: expected an integer of at least 64"),
         (("--gap", "0"), "--gap: expected a number of at least 0.001"),
-        (("--seeds", "none"), "--seeds: expected an integer of at least 1"),
+        (("--seeds", "none"), "--seeds: expected an integer from 1 to 100000"),
         (("--preempt-high", "80"), "--preempt-low 80 must be below --preempt-high 80"),
         (("--json", "--csv"), "--csv: not allowed with argument --json"),
         (("--trace", "x.jsonl", "--chats", "4"), "--trace takes the place of"),
+        (("--gap", "1e300", "--arrivals", "poisson"), "--gap: expected a number of at least"),
+        (("--plot", "x.png", "--timeline", "x.png"), "name the same file"),
+        (("--plot", "/x.png/../proc/none/x.png"), "there is no folder"),
+        (("--seeds", "9" * 20), "--seeds: expected an integer from 1 to"),
         (("--trace", "x.jsonl", "--tokens", "4"), "--trace takes the place of"),
         (("--preempt-async", "off", "--preempt-mirror", "on"), "--preempt-mirror on needs"),
         (("--calibrate", "x", "--costs", "y", "--json"), "--calibrate simulates nothing"),

@@ -32,7 +32,7 @@ def test_everything_fits_into_the_context(workload: str, num_tokens: int) -> Non
 
 def test_measured_chats_are_like_the_demo_s() -> None:
     for request in _draw("measured"):
-        assert 184 <= request.num_prompt <= 191
+        assert 150 <= request.num_prompt <= 170
         assert 595 <= request.num_output <= 805
         assert request.max_tokens == request.num_output
 

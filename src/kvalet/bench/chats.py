@@ -5,7 +5,6 @@ Speaks HTTP to any URL; knows nothing of the server's insides.
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -48,12 +47,13 @@ class Chat:
     state: ChatState = ChatState.WAITING
     text: str = ""
     num_pieces: int = 0
-    num_tokens: int = 0  # what the server counted, once done
-    num_prompt: int = 0  # likewise
+    num_tokens: int = 0  # once done: what the server counted, or pieces if it does not count
+    num_prompt: int = 0  # what the server counted, once done
     num_cached: int = 0  # of the prompt
     num_computed: int = 0  # of the prompt
     num_parks: int = 0  # as told by notices; once done, what the server counted
     finish_reason: str | None = None
+    is_counted: bool = False  # the server said how many tokens there are
     error: str = ""
     moments: list[Moment] = field(default_factory=list[Moment])
 
@@ -79,6 +79,7 @@ class Chat:
             self.fail(str(error.get("message", error) if isinstance(error, dict) else error))
             return
         if usage := event.get("usage"):
+            self.is_counted = True
             self.num_tokens = usage["completion_tokens"]
             self.num_prompt = usage["prompt_tokens"]
             details = usage.get("prompt_tokens_details") or {}
@@ -114,11 +115,11 @@ class Chat:
         return [b.at_s - a.at_s for a, b in pairwise(told) if (a.kind, b.kind) == (first, then)]
 
     @property
-    def first_piece_s(self) -> float:
-        """From sending it to its first text; NaN without one."""
+    def first_piece_s(self) -> float | None:
+        """From sending it to its first text; None without one."""
         sent_s = [moment.at_s for moment in self.moments if moment.kind is MomentKind.SENT]
         pieces_s = [moment.at_s for moment in self.moments if moment.kind is MomentKind.PIECE]
-        return pieces_s[0] - sent_s[0] if sent_s and pieces_s else math.nan
+        return pieces_s[0] - sent_s[0] if sent_s and pieces_s else None
 
     @property
     def waits_s(self) -> list[float]:
@@ -128,9 +129,12 @@ class Chat:
 
     @property
     def is_complete(self) -> bool:
-        """It has as many tokens as it asked for, or ended by itself where it may."""
+        """It has as many tokens as it asked for, or ended by itself where it may. Of a server that
+        does not count, both ends are taken at its word."""
         if self.state is not ChatState.DONE:
             return False
+        if not self.is_counted and self.finish_reason in ("length", "stop"):
+            return True
         has_stopped = self.finish_reason == "stop" and not self.body.get("ignore_eos")
         return has_stopped or self.num_tokens == self.body["max_tokens"]
 
@@ -151,9 +155,8 @@ class Chat:
             self.fail("the stream ended early")
             return
         self.state = ChatState.DONE
-        if not self.num_tokens:
-            is_long = self.finish_reason == "length"
-            self.num_tokens = self.body["max_tokens"] if is_long else self.num_pieces
+        if not self.is_counted:
+            self.num_tokens = self.num_pieces
 
 
 async def stream_chat(http: httpx.AsyncClient, chat: Chat) -> Chat:

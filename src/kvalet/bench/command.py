@@ -1,16 +1,16 @@
 """The flags of `kvalet bench`. Each benchmark imports what it needs when it runs."""
 
 import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from kvalet.bench import flags
 from kvalet.errors import ConfigError
-from kvalet.settings import integer, number
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kvalet.bench.target import Where
+NUM_CHATS: Final = 4
+EVERY: Final = 16  # tokens between parks
 
 Benchmarks: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -26,14 +26,14 @@ def add_benchmarks(parser: argparse.ArgumentParser) -> None:
 
 def _short(benchmarks: Benchmarks) -> None:
     short = benchmarks.add_parser("short", help="a short version of each, in one table")
-    _add_server(short)
+    flags.add_server(short)
     short.set_defaults(command=_run_short)
 
 
 def _run_short(args: argparse.Namespace) -> int:
     from kvalet.bench import short
 
-    return short.run(_console(), _where(args))
+    return short.run(_console(), flags.where(args))
 
 
 def _decode(benchmarks: Benchmarks) -> None:
@@ -41,17 +41,17 @@ def _decode(benchmarks: Benchmarks) -> None:
         "decode",
         help="tokens per second of one chat and of four, and what of a step is not ggml's",
     )
-    _add_tokens(decode, 300)
-    _add_rounds(decode)
-    _add_server(decode)
-    _add_record(decode)
+    flags.add_tokens(decode, 300)
+    flags.add_rounds(decode)
+    flags.add_server(decode)
+    flags.add_record(decode)
     decode.set_defaults(command=_run_decode)
 
 
 def _run_decode(args: argparse.Namespace) -> int:
     from kvalet.bench import decode
 
-    return decode.run(_console(), decode.Options(_where(args), args.tokens, args.rounds))
+    return decode.run(_console(), decode.Options(flags.where(args), args.tokens))
 
 
 def _pressure(benchmarks: Benchmarks) -> None:
@@ -66,14 +66,16 @@ def _pressure(benchmarks: Benchmarks) -> None:
     kinds.add_argument(
         "--uneven", action="store_true", help="eight uneven chats, in both entry orders"
     )
-    pressure.add_argument("--chats", type=_at_least_one, default=4, metavar="N", help="default: 4")
-    _add_tokens(pressure, 700)
+    pressure.add_argument(
+        "--chats", type=flags.at_least_one, metavar="N", help=f"default: {NUM_CHATS}"
+    )
+    flags.add_tokens(pressure, 700)
     pressure.add_argument(
         "--small", action="store_true", help="beside one small request after another"
     )
-    _add_urls(pressure)
-    _add_server(pressure)
-    _add_record(pressure)
+    flags.add_urls(pressure)
+    flags.add_server(pressure)
+    flags.add_record(pressure)
     pressure.set_defaults(command=_run_pressure)
 
 
@@ -83,7 +85,11 @@ def _run_pressure(args: argparse.Namespace) -> int:
     kind = "matrix" if args.matrix else "uneven" if args.uneven else "once"
     if kind != "once" and (args.url or args.vs):
         raise ConfigError(f"--{kind} starts servers of its own: leave --url and --vs out")
-    options = pressure.Options(_where(args), args.chats, args.tokens, args.small)
+    if kind == "uneven" and args.chats:
+        raise ConfigError("--chats: --uneven has eight chats of its own")
+    flags.refuse_rounds_of_one(args)
+    chats = args.chats or NUM_CHATS
+    options = pressure.Options(flags.where(args), chats, args.tokens, args.small)
     return pressure.run(_console(), options, kind)
 
 
@@ -98,11 +104,11 @@ def _stall(benchmarks: Benchmarks) -> None:
     stall.add_argument(
         "--mirror", action="store_true", help="parks under pressure, with pages copied ahead or not"
     )
-    _add_tokens(stall, 700)
-    _add_rounds(stall)
+    flags.add_tokens(stall, 700)
+    flags.add_rounds(stall)
     for flag in ("--url", "--vs"):
         stall.add_argument(flag, help=argparse.SUPPRESS)
-    _add_server(stall)
+    flags.add_server(stall)
     stall.set_defaults(command=_run_stall)
 
 
@@ -111,10 +117,10 @@ def _run_stall(args: argparse.Namespace) -> int:
 
     if args.url or args.vs:
         raise ConfigError("stall forces parks, which only a kvalet server that it starts can do")
-    given = (args.model, args.tokens, args.rounds, tuple(args.flags))
+    options = stall.Options(flags.where(args), args.tokens)
     if args.mirror:
-        return mirror.run(_console(), mirror.Options(*given))
-    return stall.run(_console(), stall.Options(*given))
+        return mirror.run(_console(), options)
+    return stall.run(_console(), options)
 
 
 def _latency(benchmarks: Benchmarks) -> None:
@@ -126,39 +132,40 @@ def _latency(benchmarks: Benchmarks) -> None:
     )
     latency.add_argument(
         "--rates",
-        type=_rates,
+        type=flags.rates,
         default=(0.5, 1.0, 2.0),
         metavar="R,R,...",
         help="requests a second; default: 0.5,1,2",
     )
     add = latency.add_argument
-    add("--requests", type=_at_least_one, default=40, metavar="N", help="a rate; default: 40")
+    add("--requests", type=flags.at_least_one, default=40, metavar="N", help="a rate; default: 40")
     add(
         "--max-first",
-        type=_seconds,
+        type=flags.seconds,
         default=1.0,
         metavar="SECONDS",
         help="to the first token of a good request; default: 1",
     )
     add(
         "--max-gap",
-        type=_seconds,
+        type=flags.seconds,
         default=0.1,
         metavar="SECONDS",
         help="between tokens of a good request, on average; default: 0.1",
     )
     add("--seed", type=int, default=1, metavar="N", help="of arrivals and lengths; default: 1")
-    _add_urls(latency)
-    _add_server(latency)
-    _add_record(latency)
+    flags.add_urls(latency)
+    flags.add_server(latency)
+    flags.add_record(latency)
     latency.set_defaults(command=_run_latency)
 
 
 def _run_latency(args: argparse.Namespace) -> int:
     from kvalet.bench import latency
 
+    flags.refuse_rounds_of_one(args)
     options = latency.Options(
-        _where(args), args.rates, args.requests, args.max_first, args.max_gap, args.seed
+        flags.where(args), args.rates, args.requests, args.max_first, args.max_gap, args.seed
     )
     return latency.run(_console(), options)
 
@@ -167,22 +174,21 @@ def _prefix(benchmarks: Benchmarks) -> None:
     prefix = benchmarks.add_parser(
         "prefix",
         help="second turns, with the first one's pages in the pool, on the host, on disk",
-        description="Chats of two turns with a history of about 1,500 tokens: time to first token "
+        description="Chats of two turns with a history of about 1,400 tokens: time to first token "
         "and what was computed, against the same turn asked cold. With --url or --vs: against the "
         "same turn with a history that the server has not seen.",
     )
-    _add_urls(prefix)
-    _add_server(prefix)
+    flags.add_urls(prefix, of="")
+    flags.add_server(prefix)
     prefix.set_defaults(command=_run_prefix)
 
 
 def _run_prefix(args: argparse.Namespace) -> int:
     from kvalet.bench import prefix, turns
 
-    where = _where(args)
-    if where.url or where.vs:
-        return turns.run(_console(), where)
-    return prefix.run(_console(), prefix.Options(where.model, where.num_rounds, where.flags))
+    if args.url or args.vs:
+        return turns.run(_console(), flags.where(args))
+    return prefix.run(_console(), flags.where(args))
 
 
 def _exact(benchmarks: Benchmarks) -> None:
@@ -192,94 +198,28 @@ def _exact(benchmarks: Benchmarks) -> None:
         description="Greedy and sampled chats alone, again, beside others; parked, with other "
         "batches and threads, after a restart. With --url or --vs: alone, again, beside others.",
     )
-    _add_tokens(exact, 200)
+    flags.add_tokens(exact, 200)
     exact.add_argument(
-        "--every", type=_at_least_one, default=16, metavar="N", help="tokens between parks"
+        "--every",
+        type=flags.at_least_one,
+        metavar="N",
+        help=f"tokens between parks of the started server; default: {EVERY}",
     )
-    _add_urls(exact)
-    _add_server(exact)
+    flags.add_urls(exact)
+    flags.add_server(exact)
     exact.set_defaults(command=_run_exact)
 
 
 def _run_exact(args: argparse.Namespace) -> int:
     from kvalet.bench import exact
 
-    return exact.run(_console(), exact.Options(_where(args), args.tokens, args.every))
-
-
-def _add_tokens(benchmark: argparse.ArgumentParser, default: int) -> None:
-    benchmark.add_argument(
-        "--tokens",
-        type=_at_least_one,
-        default=default,
-        metavar="N",
-        help=f"of each chat; default: {default}",
-    )
-
-
-def _add_rounds(benchmark: argparse.ArgumentParser) -> None:
-    benchmark.add_argument(
-        "--rounds", type=_at_least_one, default=3, metavar="N", help="default: 3"
-    )
-
-
-def _add_urls(benchmark: argparse.ArgumentParser) -> None:
-    benchmark.add_argument("--url", help="of an OpenAI-compatible server that runs already")
-    benchmark.add_argument(
-        "--vs", metavar="URL", help="of a second one: rounds on both by turns, and ratios"
-    )
-    _add_rounds(benchmark)
-
-
-def _add_server(benchmark: argparse.ArgumentParser) -> None:
-    benchmark.add_argument("-m", "--model", help="what the started server serves")
-    benchmark.add_argument(
-        "flags", nargs="*", metavar="-- FLAGS", help="flags of `kvalet serve` for the server"
-    )
-
-
-def _add_record(benchmark: argparse.ArgumentParser) -> None:
-    benchmark.add_argument(
-        "--record",
-        metavar="FILE",
-        help="a line about every step of the started server, for `kvalet simulate --calibrate`",
-    )
-
-
-def _where(args: argparse.Namespace) -> "Where":
-    from kvalet.bench.target import Where
-
-    found = vars(args)
-    return Where(
-        url=found.get("url"),
-        vs=found.get("vs"),
-        num_rounds=found.get("rounds", 1),
-        model=args.model,
-        flags=tuple(args.flags),
-        record=found.get("record"),
-    )
+    if args.every and (args.url or args.vs):
+        raise ConfigError("--every: with --url or --vs nothing is parked on purpose")
+    flags.refuse_rounds_of_one(args)
+    return exact.run(_console(), exact.Options(flags.where(args), args.tokens, args.every or EVERY))
 
 
 def _console() -> "Console":
     from rich.console import Console
 
     return Console(soft_wrap=True, highlight=False, markup=False)
-
-
-def _parsed(parse: Callable[[str], float], given: str) -> float:
-    try:
-        return parse(given)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected {error}, not {given!r}") from None
-
-
-def _at_least_one(given: str) -> int:
-    return int(_parsed(integer(1), given))
-
-
-def _seconds(given: str) -> float:
-    return _parsed(number(0), given)
-
-
-def _rates(given: str) -> tuple[float, ...]:
-    return tuple(_parsed(number(0.01), word) for word in given.split(","))

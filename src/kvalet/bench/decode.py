@@ -1,8 +1,8 @@
 """`kvalet bench decode`: tokens per second over HTTP, and what part of a step is not ggml's.
 
-One chat, then four at once, in an ample pool. From the moment all chats have a token until the last
-one ends, wall time is compared with the time the server spent in ggml's graph executor. The last
-line of its output is JSON.
+One chat, then four at once, in an ample pool. From the moment all chats have a token until the
+first one ends, wall time is compared with the time the server spent in ggml's graph executor. The
+last line of its output is JSON.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from rich.console import Console
 
 from kvalet.bench.chats import Chat, ChatState, stream_chat, stream_together
 from kvalet.bench.prompts import pressing_chats
-from kvalet.bench.report import circumstances, end_on_sigterm, markdown, spread
+from kvalet.bench.report import begin, circumstances, markdown, spread
 from kvalet.bench.target import Target, Where
 from kvalet.errors import EngineError
 
@@ -32,7 +32,6 @@ HEADINGS: Final = ("chats", "tok/s (range)", "step ms", "of it in ggml ms", "out
 class Options:
     where: Where = field(default_factory=Where)
     num_tokens: int = 300
-    num_rounds: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Decoding:
 
 def run(console: Console, options: Options) -> int:
     """0; an EngineError if a chat ended early."""
-    end_on_sigterm()
+    begin()
     options.where.begin_record()
     found = measure(options)
     console.print(*markdown(HEADINGS, rows(found)), "", sep="\n")
@@ -64,21 +63,23 @@ def measure(options: Options) -> list[Decoding]:
         target = Target(server.url)
         asyncio.run(stream_together(server.url, _chats(max(COUNTS), WARM_UP_TOKENS)))
         return [
-            asyncio.run(_decode(target, count, options.num_tokens))
+            asyncio.run(decode(target, count, options.num_tokens))
             for count in COUNTS
-            for _ in range(options.num_rounds)
+            for _ in range(options.where.num_rounds)
         ]
 
 
-async def _decode(target: Target, num_chats: int, num_tokens: int) -> Decoding:
+async def decode(target: Target, num_chats: int, num_tokens: int) -> Decoding:
     chats = _chats(num_chats, num_tokens)
     async with target.client() as http:
         tasks = [asyncio.create_task(stream_chat(http, chat)) for chat in chats]
         while any(chat.state is ChatState.WAITING for chat in chats):
             await asyncio.sleep(POLL_S)
         start, before = time.monotonic(), await target.counters(http)
-        await asyncio.gather(*tasks)
+        # What comes after the first end is of fewer chats.
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         wall_s, after = time.monotonic() - start, await target.counters(http)
+        await asyncio.gather(*tasks)
     for chat in chats:
         if not chat.is_complete:
             raise EngineError(f"{chat.name} ended early: {chat.error or chat.finish_reason}")

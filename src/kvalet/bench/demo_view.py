@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvalet.bench.chats import Chat, ChatState
+from kvalet.bench.figures import first_difference
 
 _STYLES = {
     ChatState.WAITING: "dim",
@@ -115,7 +116,7 @@ class DemoView:
             return Text(solo.state.value + done, "dim")
         if solo.text == chat.text:
             return Text("identical", "bold green")
-        return Text(f"differs from character {_first_difference(chat.text, solo.text)}", "bold red")
+        return Text(f"differs from character {first_difference(chat.text, solo.text)}", "bold red")
 
 
 def _tokens(chat: Chat) -> int:
@@ -127,8 +128,3 @@ def _pauses(chat: Chat) -> str:
         return ""
     times = "once" if chat.num_parks == 1 else f"{chat.num_parks} times"
     return f"{times}, {chat.parked_s():.1f} s"
-
-
-def _first_difference(a: str, b: str) -> int:
-    pairs = zip(a, b, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))

@@ -11,15 +11,16 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from rich.console import Console
 
 from kvalet.bench import versus
 from kvalet.bench.chats import Chat, stream_chat
+from kvalet.bench.figures import Texts, first_difference
 from kvalet.bench.process import ServerProcess
 from kvalet.bench.prompts import pressing_chats
-from kvalet.bench.report import circumstances, end_on_sigterm, markdown
+from kvalet.bench.report import begin, circumstances, markdown
 from kvalet.bench.target import Target, Where
 from kvalet.errors import EngineError
 
@@ -32,8 +33,6 @@ SAMPLING: Final[Mapping[str, Mapping[str, Any]]] = {
 MIB: Final = 1 << 20
 
 HEADINGS: Final = ("asked", "identical", "first difference at character", "what happened")
-
-Texts: TypeAlias = Mapping[str, str]  # by the chat's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class Matrix:
 
 def run(console: Console, options: Options) -> int:
     """0 if every text is the same in every way, and every way happened; else 1."""
-    end_on_sigterm()
+    begin()
     if options.where.vs:
         return versus.run(
             console,
@@ -114,7 +113,7 @@ def measure(console: Console, options: Options) -> Matrix:
 def rows_at(target: Target, options: Options, number: int = 0) -> tuple[Texts, list[Row]]:
     """The texts alone, and what any server can be asked. `number`: of the round; other chats in
     each."""
-    chats = requests(options.num_tokens, first=number * NUM_BESIDE)
+    chats = requests(options.num_tokens, options.where.first + number * NUM_BESIDE)
     alone = asyncio.run(_alone(target, _without_cache(chats)))
     beside = asyncio.run(_beside(target, chats))
     again = asyncio.run(_alone(target, chats))
@@ -197,11 +196,6 @@ def row(
     )
 
 
-def first_difference(text: str, other: str) -> int:
-    pairs = enumerate(zip(text, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
-
-
 async def _ways(target: Target, options: Options) -> Sequence[Way]:
     """With a number of threads that the server does not have."""
     async with target.client() as http:
@@ -237,7 +231,8 @@ def _row_of_server(options: Options, way: Way, expected: Texts) -> Row:
 
 async def _asked(server: ServerProcess, options: Options) -> tuple[list[Chat], Mapping[str, float]]:
     target = Target(server.url)
-    chats = await _alone(target, _without_cache(requests(options.num_tokens)))
+    asked = requests(options.num_tokens, options.where.first)
+    chats = await _alone(target, _without_cache(asked))
     async with target.client() as http:
         return chats, await target.counters(http)
 

@@ -12,7 +12,7 @@ import httpx
 
 from kvalet.bench.chats import Chat, stream_chat
 from kvalet.bench.prompts import small_request
-from kvalet.bench.report import percentile
+from kvalet.bench.report import known, percentile_or_none, shown
 from kvalet.bench.target import Target
 
 Bodies: TypeAlias = Sequence[tuple[str, dict[str, Any]]]  # names and chat completion bodies
@@ -36,8 +36,8 @@ class Figures:
     wall_s: float
     tokens_per_s: float  # of all chats
     longest_parked_s: float  # one pause of one chat, after its first token
-    gap_p50_ms: float  # between two pieces of a chat's text, pauses apart
-    gap_p95_ms: float
+    gap_p50_ms: float | None  # between two pieces of a chat's text, pauses apart; None: no gaps
+    gap_p95_ms: float | None
     small_requests: int  # answered meanwhile
 
     @property
@@ -53,23 +53,26 @@ class Figures:
             f"{self.wall_s:.1f}",
             f"{self.tokens_per_s:.1f}",
             f"{self.longest_parked_s:.1f} ({self.longest_parked_s / self.wall_s:.0%})",
-            f"{self.gap_p50_ms:.1f} / {self.gap_p95_ms:.1f}",
+            f"{shown(self.gap_p50_ms, 1)} / {shown(self.gap_p95_ms, 1)}",
             str(self.small_requests),
         )
 
     def comparable(self) -> dict[str, float]:
-        return {
-            "completed": self.completed,
-            "identical to alone": self.identical,
+        """Without a completed chat, counts only: to fail takes no time."""
+        counts = {"completed": self.completed, "identical to alone": self.identical}
+        speeds = {
             "wall s": self.wall_s,
             "tok/s": self.tokens_per_s,
             "gap p50 ms": self.gap_p50_ms,
             "gap p95 ms": self.gap_p95_ms,
         }
+        return known({**counts, **(speeds if self.completed else {})})
 
 
-def shown(count: int | None) -> str:
-    return "-" if count is None else str(count)
+def first_difference(text: str, other: str) -> int:
+    """The character from which two texts differ: the length of the shorter one at most."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
 
 
 async def texts_alone(target: Target, bodies: Bodies) -> Texts:
@@ -118,8 +121,8 @@ class Run:
             wall_s=self.wall_s,
             tokens_per_s=sum(chat.num_tokens for chat in chats) / self.wall_s,
             longest_parked_s=max(pauses_s, default=0.0),
-            gap_p50_ms=percentile(gaps_ms, 50),
-            gap_p95_ms=percentile(gaps_ms, 95),
+            gap_p50_ms=percentile_or_none(gaps_ms, 50),
+            gap_p95_ms=percentile_or_none(gaps_ms, 95),
             small_requests=self.num_small,
         )
 

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Self
 
 from kvalet.bench.chats import Chat, MomentKind
-from kvalet.bench.report import percentile
+from kvalet.percentile import percentile
 
 EDGE = 0.1  # of a gap
 SAME_STEP = 0.5  # of the median gap; the next step ends about a whole one later
@@ -76,7 +76,8 @@ class Timeline:
 def gaps(chats: Sequence[Chat], *, is_async: bool) -> Iterator[Gap]:
     """Those of all chats. `is_async`: copies run beside steps, not within them."""
     timelines = [Timeline.of(chat, is_async=is_async) for chat in chats]
-    near = SAME_STEP * percentile((gap for chat in chats for gap in chat.gaps_s), 50)
+    seconds = [gap for chat in chats for gap in chat.gaps_s]
+    near = SAME_STEP * percentile(seconds, 50) if seconds else 0.0
     for timeline in timelines:
         others = [other for other in timelines if other is not timeline]
         for start, end in timeline.gaps:
@@ -94,11 +95,11 @@ def together(chats: Sequence[Chat]) -> tuple[float, float]:
     return max(times[0] for times in pieces), min(times[-1] for times in pieces)
 
 
-def tokens_per_s(chats: Sequence[Chat]) -> float:
+def tokens_per_s(chats: Sequence[Chat]) -> float | None:
     """Of all chats while all of them were there, running or parked; pieces are taken for tokens.
-    0 if they never were."""
+    None if they never were."""
     start, end = together(chats)
     if start >= end:
-        return 0.0
+        return None
     pieces = [at for chat in chats for at in Timeline.of(chat, is_async=True).pieces]
     return sum(start < at <= end for at in pieces) / (end - start)

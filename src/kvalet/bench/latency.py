@@ -1,9 +1,9 @@
 """`kvalet bench latency`: how long clients wait when requests come as they please.
 
-For each rate, requests of mixed lengths arrive at random (Poisson, the same ones for a seed)
-whether or not earlier ones are answered: time to first token, gaps between tokens with all pauses
-in them, and goodput: how many a second got their first token and then one after the other within
-the limits. Works against any OpenAI-compatible server. The last line of its output is JSON.
+For each rate, requests of mixed lengths arrive at random (Poisson; lengths and pace follow from a
+seed) whether or not earlier ones are answered: time to first token, gaps between tokens with all
+pauses in them, and goodput: how many a second got their first token and then one after the other
+within the limits. Works against any OpenAI-compatible server. The last line of its output is JSON.
 """
 
 import asyncio
@@ -21,9 +21,8 @@ from rich.console import Console
 
 from kvalet.bench import versus
 from kvalet.bench.chats import Chat, stream_chat
-from kvalet.bench.figures import shown
 from kvalet.bench.prompts import mixed_request
-from kvalet.bench.report import circumstances, end_on_sigterm, markdown, percentile
+from kvalet.bench.report import begin, circumstances, known, markdown, percentile_or_none, shown
 from kvalet.bench.target import Target, Where
 
 POOL: Final = ("--ctx-size", "2048", "--parallel", "4")
@@ -59,10 +58,10 @@ class Figures:
     requests: int
     completed: int
     wall_s: float  # from the beginning to the last answer
-    first_p50_ms: float
-    first_p95_ms: float
-    gap_p50_ms: float
-    gap_p99_ms: float
+    first_p50_ms: float | None  # of completed requests, as all percentiles; None: of nothing
+    first_p95_ms: float | None
+    gap_p50_ms: float | None
+    gap_p99_ms: float | None
     goodput: float  # requests a second
     tokens_per_s: float
     parks: int | None  # None: the server does not say
@@ -73,15 +72,15 @@ class Figures:
             f"{self.rate:g}",
             f"{self.completed}/{self.requests}",
             str(self.requests - self.completed),
-            f"{self.first_p50_ms:.0f} / {self.first_p95_ms:.0f}",
-            f"{self.gap_p50_ms:.1f} / {self.gap_p99_ms:.1f}",
+            f"{shown(self.first_p50_ms)} / {shown(self.first_p95_ms)}",
+            f"{shown(self.gap_p50_ms, 1)} / {shown(self.gap_p99_ms, 1)}",
             f"{self.goodput:.2f}",
             f"{self.tokens_per_s:.1f}",
             shown(self.parks),
         )
 
     def comparable(self) -> dict[str, float]:
-        return {
+        figures = {
             "completed": self.completed,
             "first token p50 ms": self.first_p50_ms,
             "first token p95 ms": self.first_p95_ms,
@@ -89,6 +88,7 @@ class Figures:
             "gap p99 ms": self.gap_p99_ms,
             "goodput/s": self.goodput,
         }
+        return known(figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Sweep:
 
 def run(console: Console, options: Options) -> int:
     """0 if every request was answered to its end, else 1."""
-    end_on_sigterm()
+    begin()
     options.where.begin_record()
     if options.where.vs:
         return versus.run(
@@ -139,14 +139,16 @@ def measure(
     found: list[Figures] = []
     for index, rate in enumerate(options.rates):
         tell(f"{options.num_requests} requests at {rate:g} a second")
-        first = (number * len(options.rates) + index) * options.num_requests
+        num_before = (number * len(options.rates) + index) * options.num_requests
+        first = options.where.first + num_before
         coming = list(arrivals(options.seed, options.num_requests, rate, first))
         found.append(asyncio.run(_at_rate(target, options, rate, coming)))
     return Sweep(found)
 
 
 def arrivals(seed: int, count: int, rate: float, first: int = 0) -> Iterator[Arrival]:
-    """The same for every rate but for the pace, and for other openings when `first` differs."""
+    """With the same lengths for every rate and every `first`, at another pace and with other
+    openings. `first`: how many there were before."""
     random = Random(seed)
     at_s = 0.0
     for number in range(first, first + count):
@@ -189,17 +191,18 @@ def figures_of(
     options: Options, rate: float, chats: Sequence[Chat], wall_s: float, parks: int | None
 ) -> Figures:
     complete = [chat for chat in chats if chat.is_complete]
-    firsts_ms = [1e3 * chat.first_piece_s for chat in complete if chat.num_pieces]
+    firsts_s = [chat.first_piece_s for chat in complete]
+    firsts_ms = [1e3 * first_s for first_s in firsts_s if first_s is not None]
     gaps_ms = [1e3 * gap for chat in complete for gap in chat.waits_s]
     return Figures(
         rate,
         requests=len(chats),
         completed=len(complete),
         wall_s=wall_s,
-        first_p50_ms=percentile(firsts_ms, 50),
-        first_p95_ms=percentile(firsts_ms, 95),
-        gap_p50_ms=percentile(gaps_ms, 50),
-        gap_p99_ms=percentile(gaps_ms, 99),
+        first_p50_ms=percentile_or_none(firsts_ms, 50),
+        first_p95_ms=percentile_or_none(firsts_ms, 95),
+        gap_p50_ms=percentile_or_none(gaps_ms, 50),
+        gap_p99_ms=percentile_or_none(gaps_ms, 99),
         goodput=sum(_is_good(chat, options) for chat in complete) / wall_s,
         tokens_per_s=sum(chat.num_tokens for chat in complete) / wall_s,
         parks=parks,
@@ -207,5 +210,6 @@ def figures_of(
 
 
 def _is_good(chat: Chat, options: Options) -> bool:
-    mean_gap_s = statistics.fmean(chat.waits_s or [0.0])
-    return chat.first_piece_s <= options.max_first_s and mean_gap_s <= options.max_gap_s
+    first_s, mean_gap_s = chat.first_piece_s, statistics.fmean(chat.waits_s or [0.0])
+    is_soon = first_s is not None and first_s <= options.max_first_s
+    return is_soon and mean_gap_s <= options.max_gap_s

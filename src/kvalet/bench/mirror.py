@@ -22,9 +22,16 @@ from kvalet.bench.figures import (
     play,
     texts_alone,
 )
-from kvalet.bench.process import ServerProcess, model_flags
 from kvalet.bench.prompts import pressing_chats
-from kvalet.bench.report import circumstances, end_on_sigterm, markdown, percentile, spread
+from kvalet.bench.report import (
+    begin,
+    circumstances,
+    markdown,
+    percentile_or_none,
+    shown,
+    spread,
+)
+from kvalet.bench.stall import Options
 from kvalet.bench.target import Target
 
 POOL: Final = ("--ctx-size", "2048", "--parallel", "4")
@@ -38,17 +45,6 @@ HEADINGS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    model: str | None = None
-    num_tokens: int = 700
-    num_rounds: int = 3
-    flags: tuple[str, ...] = ()  # of the server, after POOL
-
-    def server(self, *more: str) -> ServerProcess:
-        return ServerProcess(*model_flags(self.model), *POOL, *self.flags, *more)
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     mirror: str
     parks: Sequence[ParkLine]
@@ -59,14 +55,14 @@ class Run:
 
 def run(console: Console, options: Options) -> int:
     """0 if every chat was complete and as alone, and parks copied; else 1."""
-    end_on_sigterm()
+    begin()
     bodies = pressing_chats(options.num_tokens)
     console.print(f"{len(bodies)} chats, one after another")
-    with options.server() as server:
+    with options.where.start(*POOL) as server:
         alone = asyncio.run(texts_alone(Target(server.url), bodies))
     runs = [
         _run(console, options, bodies, alone, number, mirror)
-        for number in range(options.num_rounds)
+        for number in range(options.where.num_rounds)
         for mirror in MIRROR
     ]
     console.print(*markdown(HEADINGS, rows(runs)), "", sep="\n")
@@ -79,7 +75,7 @@ def _run(
     console: Console, options: Options, bodies: Bodies, alone: Texts, number: int, mirror: str
 ) -> Run:
     console.print(f"round {number + 1}, --preempt-mirror {mirror}")
-    with options.server("--preempt-mirror", mirror) as server:
+    with options.where.start(*POOL, more=("--preempt-mirror", mirror)) as server:
         played = asyncio.run(play(Target(server.url), bodies, with_small=False))
         parks = [park for park in park_lines(server.output()) if park.mode == "swap"]
     counted = played.counted
@@ -97,10 +93,11 @@ def rows(runs: Sequence[Run]) -> Iterator[list[str]]:
     for mirror in MIRROR:
         found = [run for run in runs if run.mirror == mirror]
         parks, figures = [park for run in found for park in run.parks], [r.figures for r in found]
+        parks_ms = [park.ms for park in parks]
         yield [
             mirror,
             str(len(parks)),
-            f"{spread([p.ms for p in parks], 1)}, p95 {percentile((p.ms for p in parks), 95):.1f}",
+            f"{spread(parks_ms, 1)}, p95 {shown(percentile_or_none(parks_ms, 95), 1)}",
             spread([park.num_bytes / MIB for park in parks], 1),
             spread([run.copied_bytes / MIB for run in found], 0),
             spread([100 * run.busy for run in found], 1) + " %",

@@ -1,6 +1,6 @@
 """`kvalet bench prefix`: the second turn of a chat, wherever the pages of the first ended up.
 
-A history of about 1,500 tokens, then one question after another about it: with the pages of the
+A history of about 1,400 tokens, then one question after another about it: with the pages of the
 history still in the pool, pushed out of it into the host store by other chats, and read back from a
 state file by a server that has just started; each beside the same question asked cold, with
 `cache_prompt` off. Time to first token is the client's, from sending to the first text. An answer
@@ -18,10 +18,9 @@ import httpx
 from rich.console import Console
 
 from kvalet.bench.chats import TIMEOUT, Chat, stream_chat
-from kvalet.bench.process import ServerProcess, model_flags
 from kvalet.bench.prompts import long_messages
-from kvalet.bench.report import circumstances, end_on_sigterm, markdown, spread
-from kvalet.bench.target import server_counters
+from kvalet.bench.report import begin, circumstances, markdown, spread
+from kvalet.bench.target import Where, server_counters
 from kvalet.errors import EngineError
 
 POOL: Final = ("--ctx-size", "4096", "--parallel", "4")
@@ -43,31 +42,24 @@ HEADINGS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    model: str | None = None
-    num_rounds: int = 3
-    flags: tuple[str, ...] = ()  # of the server, after POOL
-
-    def server(self, folder: str) -> ServerProcess:
-        saving = ("--slot-save-path", folder)
-        return ServerProcess(*model_flags(self.model), *POOL, *self.flags, *saving)
-
-
-@dataclass(frozen=True, slots=True)
 class Turn:
     """A second turn. Counts in tokens."""
 
-    round: int
+    history: int  # its number
     place: str  # of the first turn's pages
-    first_token_ms: float
+    first_token_ms: float | None  # None: no text came
     num_prompt: int
     num_new: int  # not computed by the first turn
     num_computed: int
     num_cached: int
     num_host_pages: int  # of the prompt, found in the host store
     text: str
-    cold_ms: float = 0.0  # the same question's time to first token
+    cold_ms: float | None = None  # the same question's time to first token
     is_as_cold: bool = True
+
+    @property
+    def times_faster(self) -> float | None:
+        return ratio(self.cold_ms, self.first_token_ms)
 
     @property
     def is_right(self) -> bool:
@@ -87,32 +79,34 @@ class History:
         return [*self.messages, {"role": "user", "content": question}]
 
 
-def run(console: Console, options: Options) -> int:
+def run(console: Console, where: Where) -> int:
     """0 if every second turn computed no more than it had to, with the cold text; else 1."""
-    end_on_sigterm()
-    turns = measure(console, options)
+    begin()
+    turns = measure(console, where)
     console.print(*markdown(HEADINGS, rows(turns)), "", sep="\n")
     wrong = [turn for turn in turns if not turn.is_right]
     for turn in wrong:
         console.print(f"too much computed, not found, or not as cold: {turn}")
-    result = {**circumstances(), **asdict(options), "turns": [_told(turn) for turn in turns]}
-    console.print(json.dumps(result))
+    result = {"where": asdict(where), "turns": [_told(turn) for turn in turns]}
+    console.print(json.dumps({**circumstances(), **result}))
     return 1 if wrong else 0
 
 
-def measure(console: Console, options: Options) -> list[Turn]:
+def measure(console: Console, where: Where) -> list[Turn]:
     turns: list[Turn] = []
-    for number in range(options.num_rounds):
+    for number in range(where.num_rounds):
         console.print(f"round {number + 1}")
-        turns += _round(options, number)
+        turns += _round(where, where.first + number)
     return turns
 
 
-def _round(options: Options, number: int) -> list[Turn]:
+def _round(where: Where, number: int) -> list[Turn]:
+    """`number`: of the history."""
     with tempfile.TemporaryDirectory() as folder:
-        with options.server(folder) as server:
+        saving = ("--slot-save-path", folder)
+        with where.start(*POOL, more=saving) as server:
             history, turns = asyncio.run(_in_memory(server.url, number))
-        with options.server(folder) as server:
+        with where.start(*POOL, more=saving) as server:
             return turns + asyncio.run(_from_disk(server.url, number, history))
 
 
@@ -168,7 +162,7 @@ async def _second_turn(
     return Turn(
         number,
         place,
-        first_token_ms=1e3 * chat.first_piece_s,
+        first_token_ms=milliseconds(chat.first_piece_s),
         num_prompt=chat.num_prompt,
         num_new=chat.num_prompt - history.num_known,
         num_computed=chat.num_computed,
@@ -203,11 +197,20 @@ async def _slot(http: httpx.AsyncClient, action: str) -> None:
         raise EngineError(f"{action} failed: {response.text}")
 
 
+def milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds
+
+
+def ratio(a: float | None, b: float | None) -> float | None:
+    """a / b; None if one of them is missing."""
+    return None if a is None or b is None else a / b
+
+
 def rows(turns: Sequence[Turn]) -> Iterator[list[str]]:
     """Of all rounds; medians and ranges."""
     for place in (COLD, *PLACES):
         found = [turn for turn in turns if turn.place == place]
-        faster = [turn.cold_ms / turn.first_token_ms for turn in found if place != COLD]
+        faster = [turn.times_faster for turn in found if place != COLD]
         as_cold = f"{sum(turn.is_as_cold for turn in found)}/{len(found)}"
         yield [
             place,

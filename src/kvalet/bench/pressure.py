@@ -16,7 +16,7 @@ from rich.console import Console
 from kvalet.bench import versus
 from kvalet.bench.figures import HEADINGS, Bodies, Figures, Texts, park_lines, play, texts_alone
 from kvalet.bench.prompts import pressing_chats, uneven_chats
-from kvalet.bench.report import circumstances, end_on_sigterm, markdown
+from kvalet.bench.report import begin, circumstances, markdown
 from kvalet.bench.target import Target, Where, at
 from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
 
@@ -37,7 +37,7 @@ class Options:
 
 def run(console: Console, options: Options, kind: str) -> int:
     """`kind`: "once", "matrix" or "uneven". 0 if every run was complete and as alone, else 1."""
-    end_on_sigterm()
+    begin()
     options.where.begin_record()
     if options.where.vs:
         return _versus(console, options)
@@ -56,17 +56,25 @@ def rows_of(console: Console, options: Options, kind: str) -> Iterator[Row]:
 
 
 def _versus(console: Console, options: Options) -> int:
-    def measure(target: Target, number: int) -> Figures:
-        return _at_once_and_alone(target, options, number * options.num_chats)
+    return versus.run(
+        console,
+        options.where,
+        POOL,
+        asdict(options),
+        lambda target, number: measure_at(target, options, number),
+    )
 
-    return versus.run(console, options.where, POOL, asdict(options), measure)
 
-
-def _at_once_and_alone(target: Target, options: Options, first: int) -> Figures:
-    """Of chats that no one has asked before, if `first` is the number of those asked."""
-    bodies = pressing_chats(options.num_tokens, options.num_chats, first=first)
+def measure_at(target: Target, options: Options, number: int = 0) -> Figures:
+    """At once and then alone. `number`: of the round; other chats in each."""
+    bodies = _bodies(options, number)
     run = asyncio.run(play(target, bodies, with_small=options.with_small))
     return run.figures(asyncio.run(texts_alone(target, bodies)))
+
+
+def _bodies(options: Options, number: int = 0) -> Bodies:
+    first = options.where.first + number * options.num_chats
+    return pressing_chats(options.num_tokens, options.num_chats, first=first)
 
 
 def _once(console: Console, options: Options) -> Iterator[Row]:
@@ -74,9 +82,9 @@ def _once(console: Console, options: Options) -> Iterator[Row]:
         target = at(options.where.url)
         count = f"{options.num_chats} chats at once, then one after another"
         console.print(f"{count}, at {target.url}")
-        yield {}, _at_once_and_alone(target, options, 0)
+        yield {}, measure_at(target, options)
         return
-    bodies = pressing_chats(options.num_tokens, options.num_chats)
+    bodies = _bodies(options)
     alone = _alone(console, options, bodies)
     yield {}, _played(console, options, bodies, alone, {})[0]
 
@@ -84,7 +92,7 @@ def _once(console: Console, options: Options) -> Iterator[Row]:
 def _matrix(console: Console, options: Options) -> Iterator[Row]:
     """Every budget under every policy. Two of the budgets lie among the sizes of the parks that
     the first run had."""
-    bodies = pressing_chats(options.num_tokens, options.num_chats)
+    bodies = _bodies(options)
     alone = _alone(console, options, bodies)
     policies = [{"--preempt-policy": policy} for policy in VICTIM_POLICIES]
     first = {**policies[0], "--preempt-ram": UNLIMITED}
@@ -99,7 +107,7 @@ def _matrix(console: Console, options: Options) -> Iterator[Row]:
 
 
 def _uneven(console: Console, options: Options) -> Iterator[Row]:
-    bodies = uneven_chats(options.num_tokens)
+    bodies = uneven_chats(options.num_tokens, first=options.where.first)
     alone = _alone(console, options, bodies)
     for order in LINE_ORDERS:
         about = {"--preempt-resume": order}

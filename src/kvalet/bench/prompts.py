@@ -67,9 +67,10 @@ def pressing_chats(
     return [_chat(index, num_tokens) for index in range(first, first + count)]
 
 
-def uneven_chats(num_tokens: int) -> list[tuple[str, dict[str, Any]]]:
-    """Eight of them; the longest generates `num_tokens`, the shortest a tenth of that."""
-    return [_chat(index, round(share * num_tokens)) for index, share in enumerate(_UNEVEN)]
+def uneven_chats(num_tokens: int, *, first: int = 0) -> list[tuple[str, dict[str, Any]]]:
+    """Eight of them; the longest generates `num_tokens`, the shortest a tenth of that. `first`: how
+    many chats there were before."""
+    return [_chat(index, round(share * num_tokens)) for index, share in enumerate(_UNEVEN, first)]
 
 
 def small_request(number: int) -> dict[str, Any]:
@@ -93,7 +94,7 @@ def mixed_request(number: int, num_words: int, num_tokens: int) -> dict[str, Any
 
 
 def long_messages(number: int) -> list[dict[str, str]]:
-    """Of about 1,500 tokens; other ones from the first word on for each number."""
+    """Of about 1,400 tokens; other ones from the first word on for each number."""
     letters = [_CHATS[(number + i) % len(_CHATS)][2] for i in range(_NUM_LETTERS)]
     user = "\n\n".join(f"Letter {i + 1}: {letter}" for i, letter in enumerate(letters))
     system = f"{number}. You answer letters, each in one paragraph."

@@ -1,25 +1,51 @@
-"""What a benchmark's runs have in common: circumstances, tables in Markdown, a clean way out."""
+"""What a benchmark's runs have in common: circumstances, tables in Markdown, a clean way out.
+
+A figure that there is none of is None, never 0: `-` in a table, null in JSON, and not compared.
+"""
 
 import os
 import platform
-import signal
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
-from types import FrameType
+from pathlib import Path
+from typing import Final
 
 from kvalet import __version__
+from kvalet.percentile import percentile
+from kvalet.signals import end_on_sigterm
+
+CPU_INFO: Final = Path("/proc/cpuinfo")
 
 
-def circumstances() -> dict[str, object]:
-    """Of a measurement: versions, machine and its load now."""
+def begin() -> None:
+    """Before anything is measured."""
+    end_on_sigterm()
+    circumstances()
+
+
+@cache  # a load that is looked at after a run is that of the run
+def circumstances() -> Mapping[str, object]:
+    """Of a measurement: when it began, versions, machine and its load; as they were when this was
+    first called."""
     return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "kvalet": __version__,
         "ggml-python": version("ggml-python"),
         "machine": platform.platform(),
+        "processor": processor(),
         "processors": os.cpu_count(),
         "load": os.getloadavg()[0],
     }
+
+
+def processor() -> str:
+    """The name of its model where Linux tells it, else what Python knows; may be empty."""
+    lines = CPU_INFO.read_text().splitlines() if CPU_INFO.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -30,24 +56,25 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator
         yield f"| {' | '.join(row)} |"
 
 
-def percentile(values: Iterable[float], percent: float) -> float:
-    """The value that `percent` of them do not exceed; 0 of none."""
-    ordered = sorted(values) or [0.0]
-    return ordered[int(percent / 100 * (len(ordered) - 1))]
+def percentile_or_none(values: Iterable[float], percent: float) -> float | None:
+    """None of nothing."""
+    found = list(values)
+    return percentile(found, percent) if found else None
 
 
-def spread(values: Sequence[float], digits: int) -> str:
-    """Median and range."""
-    if not values:
+def known(figures: Mapping[str, float | None]) -> dict[str, float]:
+    """Those that are not None."""
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def shown(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def spread(values: Iterable[float | None], digits: int) -> str:
+    """Median and range of those that are not None."""
+    found = [value for value in values if value is not None]
+    if not found:
         return "-"
-    median, least, most = statistics.median(values), min(values), max(values)
+    median, least, most = statistics.median(found), min(found), max(found)
     return f"{median:.{digits}f} ({least:.{digits}f}-{most:.{digits}f})"
-
-
-def end_on_sigterm() -> None:
-    """As after Ctrl-C: a server that was started ends with its block."""
-    signal.signal(signal.SIGTERM, _end)
-
-
-def _end(signum: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)

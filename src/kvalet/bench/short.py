@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 from rich.console import Console
 
 from kvalet.bench import decode, exact, latency, prefix, pressure, stall
-from kvalet.bench.report import circumstances, end_on_sigterm, markdown
+from kvalet.bench.report import begin, circumstances, markdown, shown
 from kvalet.bench.target import Where
 
 HEADINGS: Final = ("benchmark", "case", "result")
@@ -31,7 +31,7 @@ Scenario: TypeAlias = Callable[[Console, Where], Iterator[Line]]
 
 def run(console: Console, where: Where) -> int:
     """0 if everything was complete and every text as alone, else 1."""
-    end_on_sigterm()
+    begin()
     found: list[tuple[str, Line]] = []
     seconds: dict[str, float] = {}
     for name, scenario in SCENARIOS.items():
@@ -48,7 +48,7 @@ def run(console: Console, where: Where) -> int:
 
 
 def _decode(console: Console, where: Where) -> Iterator[Line]:
-    found = decode.measure(decode.Options(where, num_tokens=150, num_rounds=2))
+    found = decode.measure(decode.Options(replace(where, num_rounds=2), num_tokens=150))
     for count, speed, step, compute, outside in decode.rows(found):
         result = f"{speed} tok/s; a step {step} ms, {compute} of it in ggml ({outside} outside)"
         yield Line(f"{count} at once", result)
@@ -59,13 +59,13 @@ def _pressure(console: Console, where: Where) -> Iterator[Line]:
     for _, figures in pressure.rows_of(console, options, "once"):
         complete = f"{figures.completed}/{figures.chats} complete"
         identical = f"{figures.identical}/{figures.chats} as alone"
-        speed = f"{figures.tokens_per_s:.1f} tok/s, gap p95 {figures.gap_p95_ms:.1f} ms"
+        speed = f"{figures.tokens_per_s:.1f} tok/s, gap p95 {shown(figures.gap_p95_ms, 1)} ms"
         result = f"{complete}, {identical}, {figures.parks} parks, {speed}"
         yield Line("4 chats in 1024 cells", result, figures.is_right and bool(figures.parks))
 
 
 def _stall(console: Console, where: Where) -> Iterator[Line]:
-    options = stall.Options(where.model, 420, 1, where.flags)
+    options = stall.Options(replace(where, num_rounds=1), num_tokens=420)
     runs = stall.measure(console, options)
     ratios = {
         (row.mode, row.num_running): ratio
@@ -77,7 +77,7 @@ def _stall(console: Console, where: Where) -> Iterator[Line]:
             f"{ratio:.2f} of {count}" for (mode, count), ratio in ratios.items() if mode == row.mode
         ]
         beside = f"; gap p95 beside a copy, times that without: {', '.join(told)}" if told else ""
-        speed = f"{row.tokens_per_s[0]:.1f} tok/s of four, {row.parks} parks"
+        speed = f"{shown(row.tokens_per_s[0], 1)} tok/s of four, {row.parks} parks"
         yield Line(f"copies: {row.mode}", speed + beside, row.is_right)
 
 
@@ -86,15 +86,15 @@ def _latency(console: Console, where: Where) -> Iterator[Line]:
     with where.served(*latency.POOL) as target:
         sweep = latency.measure(target, options, tell=console.print)
     for figures in sweep.rates:
-        first = f"first token p50 / p95 {figures.first_p50_ms:.0f} / {figures.first_p95_ms:.0f} ms"
-        gaps = f"gap p50 / p99 {figures.gap_p50_ms:.1f} / {figures.gap_p99_ms:.1f} ms"
+        _, _, _, first_ms, gaps_ms, *_ = figures.cells()
+        first, gaps = f"first token p50 / p95 {first_ms} ms", f"gap p50 / p99 {gaps_ms} ms"
         counts = f"{figures.completed}/{figures.requests} complete"
         result = f"{counts}, {first}, {gaps}, goodput {figures.goodput:.2f}/s"
         yield Line(f"{figures.rate:g} a second", result, figures.completed == figures.requests)
 
 
 def _prefix(console: Console, where: Where) -> Iterator[Line]:
-    turns = prefix.measure(console, prefix.Options(where.model, 1, where.flags))
+    turns = prefix.measure(console, replace(where, num_rounds=1))
     for place, first_ms, faster, *_, as_cold in prefix.rows(turns):
         told = "" if place == prefix.COLD else f", {faster} times faster, {as_cold} as cold"
         is_right = all(turn.is_right for turn in turns if turn.place == place)

@@ -11,7 +11,7 @@ are off: they would run beside both. Rounds alternate; every run has a server of
 import asyncio
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import httpx
@@ -20,10 +20,11 @@ from rich.console import Console
 from kvalet.bench.chats import TIMEOUT, Chat, ChatState, stream_chat
 from kvalet.bench.figures import Bodies
 from kvalet.bench.gaps import Gap, gaps, tokens_per_s
-from kvalet.bench.process import ServerProcess, model_flags
+from kvalet.bench.process import ServerProcess
 from kvalet.bench.prompts import pressing_chats
-from kvalet.bench.report import circumstances, end_on_sigterm, markdown, percentile, spread
-from kvalet.bench.target import server_counters
+from kvalet.bench.report import begin, circumstances, markdown, shown, spread
+from kvalet.bench.target import Where, server_counters
+from kvalet.percentile import percentile
 
 POOL: Final = ("--ctx-size", "4096", "--parallel", "4", "--preempt-mirror", "off")
 EVERY: Final = 64
@@ -48,15 +49,13 @@ RUN_HEADINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    model: str | None = None
+    where: Where = field(default_factory=Where)
     num_tokens: int = 700
-    num_rounds: int = 3
-    flags: tuple[str, ...] = ()  # of the server, after POOL
 
     def server(self, mode: str) -> ServerProcess:
         forced = (FORCED[mode],) if mode in FORCED else ()
         env = {"LLAMA_SERVER_PREEMPT_EVERY": str(EVERY)} if mode in FORCED else {}
-        return ServerProcess(*model_flags(self.model), *POOL, *self.flags, *forced, env=env)
+        return self.where.start(*POOL, more=forced, env=env)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +80,9 @@ class Run:
         return all(chat.num_tokens == chat.body["max_tokens"] for chat in self.chats)
 
     @property
-    def tokens_per_s(self) -> float:
-        return tokens_per_s(self.chats) if self.is_complete else 0.0
+    def tokens_per_s(self) -> float | None:
+        """While all chats were there; None if they never were, or not to their ends."""
+        return tokens_per_s(self.chats) if self.is_complete else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class GapRow:
     mode: str
     num_running: int
     num_without: int
-    without_ms: Sequence[float]  # at PERCENTILES
+    without_ms: Sequence[float]  # at PERCENTILES; nothing of no gaps
     num_with: int
     with_ms: Sequence[float]
     p95_ratios: Sequence[float]  # of each round that has both
@@ -105,8 +105,8 @@ class GapRow:
 @dataclass(frozen=True, slots=True)
 class RunRow:
     mode: str
-    tokens_per_s: Sequence[float]  # of each round
-    of_unforced: Sequence[float]
+    tokens_per_s: Sequence[float | None]  # of each round
+    of_unforced: Sequence[float]  # of each round that has both
     parks: int  # of all rounds, as what follows
     bytes_out: int
     bytes_in: int
@@ -132,7 +132,7 @@ class RunRow:
 
 def run(console: Console, options: Options) -> int:
     """0 if every chat was complete, with the text it has unforced, and bytes moved; else 1."""
-    end_on_sigterm()
+    begin()
     runs = measure(console, options)
     gap_rows, run_rows = list(rows_of_gaps(runs)), list(rows_of_runs(runs))
     for headings, rows in ((GAP_HEADINGS, gap_rows), (RUN_HEADINGS, run_rows)):
@@ -146,7 +146,7 @@ def measure(console: Console, options: Options) -> list[Run]:
     bodies = pressing_chats(options.num_tokens)
     return [
         _run(console, options, bodies, number, mode)
-        for number in range(options.num_rounds)
+        for number in range(options.where.num_rounds)
         for mode in MODES
     ]
 
@@ -201,11 +201,15 @@ def _gap_row(mode: str, count: int, rounds: Sequence[Sequence[Gap]]) -> GapRow:
         mode,
         count,
         num_without=len(without_ms),
-        without_ms=[percentile(without_ms, percent) for percent in PERCENTILES],
+        without_ms=_at_percentiles(without_ms),
         num_with=len(with_ms),
-        with_ms=[percentile(with_ms, percent) for percent in PERCENTILES],
+        with_ms=_at_percentiles(with_ms),
         p95_ratios=[percentile(a, 95) / percentile(b, 95) for a, b in pairs if a and b],
     )
+
+
+def _at_percentiles(ms: Sequence[float]) -> list[float]:
+    return [percentile(ms, percent) for percent in PERCENTILES] if ms else []
 
 
 def rows_of_runs(runs: Sequence[Run]) -> Iterator[RunRow]:
@@ -216,7 +220,7 @@ def rows_of_runs(runs: Sequence[Run]) -> Iterator[RunRow]:
         yield RunRow(
             mode,
             tokens_per_s=[rate for rate, _ in pairs],
-            of_unforced=[rate / base for rate, base in pairs if base],
+            of_unforced=[rate / base for rate, base in pairs if rate and base],
             parks=_total(of_mode, "n_preempt_total"),
             bytes_out=_total(of_mode, "preempt_bytes_out_total"),
             bytes_in=_total(of_mode, "preempt_bytes_in_total"),
@@ -231,4 +235,4 @@ def _total(runs: Iterable[Run], name: str) -> int:
 
 
 def _ms(at_percentiles: Sequence[float]) -> str:
-    return " / ".join(f"{ms:.1f}" for ms in at_percentiles)
+    return " / ".join(shown(ms, 1) for ms in at_percentiles) or "-"

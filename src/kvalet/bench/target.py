@@ -62,7 +62,8 @@ class Where:
 
     url: str | None = None  # of a server that runs already; None: one is started
     vs: str | None = None  # of another one, measured in turn
-    num_rounds: int = 3  # with `vs`
+    num_rounds: int = 3  # of what is measured in rounds
+    first: int = 0  # number of the first prompt, which selects its opening
     model: str | None = None  # of the started server
     flags: tuple[str, ...] = ()  # of it, after the benchmark's own
     record: str | None = None  # file that it adds a line to for every step

@@ -1,12 +1,11 @@
 """`kvalet bench prefix` of any OpenAI-compatible server: second turns.
 
-A history of about 1,500 tokens, answered; then a question about it, which a server that keeps what
+A history of about 1,400 tokens, answered; then a question about it, which a server that keeps what
 it computed answers sooner, beside the same question about another history, which it has never seen.
 """
 
 import asyncio
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -16,13 +15,12 @@ from rich.console import Console
 
 from kvalet.bench import versus
 from kvalet.bench.chats import Chat, stream_chat
-from kvalet.bench.prefix import NUM_TOKENS, POOL, QUESTIONS
+from kvalet.bench.prefix import NUM_TOKENS, POOL, QUESTIONS, milliseconds, ratio
 from kvalet.bench.prompts import long_messages
-from kvalet.bench.report import circumstances, end_on_sigterm, markdown, spread
+from kvalet.bench.report import begin, circumstances, known, markdown, spread
 from kvalet.bench.target import Target, Where, at
 from kvalet.errors import EngineError
 
-NEVER_SEEN: Final = 10_000  # histories of this number and above are asked about once
 HEADINGS: Final = (
     *("second turn", "time to first token ms", "times faster than cold"),
     *("prompt tokens", "found, as told"),
@@ -31,7 +29,7 @@ HEADINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    first_token_ms: float
+    first_token_ms: float | None  # None: no text came
     num_prompt: int  # 0: the server does not say
     num_cached: int  # likewise
 
@@ -45,45 +43,53 @@ class Turns:
 
     @property
     def is_right(self) -> bool:
-        return not math.isnan(self.warm.first_token_ms + self.cold.first_token_ms)
+        return self.times_faster is not None
 
     @property
-    def times_faster(self) -> float:
-        return self.cold.first_token_ms / self.warm.first_token_ms
+    def times_faster(self) -> float | None:
+        return ratio(self.cold.first_token_ms, self.warm.first_token_ms)
 
     def comparable(self) -> dict[str, float]:
-        return {
+        figures = {
             "first token of a second turn ms": self.warm.first_token_ms,
             "first token of a cold one ms": self.cold.first_token_ms,
             "times faster than cold": self.times_faster,
         }
+        return known(figures)
 
 
 def run(console: Console, where: Where) -> int:
     """0 if every turn was answered, else 1."""
-    end_on_sigterm()
+    begin()
     if where.vs:
-        return versus.run(console, where, POOL, {"where": asdict(where)}, measure)
+        return versus.run(
+            console,
+            where,
+            POOL,
+            {"where": asdict(where)},
+            lambda target, number: measure(target, where, number),
+        )
     if where.url is None:
         raise EngineError("there is no server to ask")
     target = at(where.url)
-    found = [measure(target, number) for number in range(where.num_rounds)]
+    found = [measure(target, where, number) for number in range(where.num_rounds)]
     console.print(*markdown(HEADINGS, rows(found)), "", sep="\n")
     turns = {"where": asdict(where), "rounds": [asdict(turns) for turns in found]}
     console.print(json.dumps({**circumstances(), **turns}))
     return 0 if all(turns.is_right for turns in found) else 1
 
 
-def measure(target: Target, number: int) -> Turns:
-    return asyncio.run(_measure(target, number))
+def measure(target: Target, where: Where, number: int) -> Turns:
+    """`number`: of the round; two histories in each, that no earlier one has had."""
+    return asyncio.run(_measure(target, where.first + 2 * number))
 
 
-async def _measure(target: Target, number: int) -> Turns:
+async def _measure(target: Target, first: int) -> Turns:
     async with target.client() as http:
-        seen, other = long_messages(number), long_messages(NEVER_SEEN + number)
-        first = await _ask(http, target, seen)
+        seen, other = long_messages(first), long_messages(first + 1)
+        answer = await _ask(http, target, seen)
         then = [
-            {"role": "assistant", "content": first.text},
+            {"role": "assistant", "content": answer.text},
             {"role": "user", "content": QUESTIONS["pool"]},
         ]
         warm = await _ask(http, target, [*seen, *then])
@@ -101,7 +107,7 @@ async def _ask(http: httpx.AsyncClient, target: Target, messages: list[dict[str,
 
 
 def _turn(chat: Chat) -> Turn:
-    return Turn(1e3 * chat.first_piece_s, chat.num_prompt, chat.num_cached)
+    return Turn(milliseconds(chat.first_piece_s), chat.num_prompt, chat.num_cached)
 
 
 def rows(found: Sequence[Turns]) -> Iterator[list[str]]:

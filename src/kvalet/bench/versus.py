@@ -27,7 +27,9 @@ class Result(Protocol):
     @property
     def is_right(self) -> bool: ...
 
-    def comparable(self) -> Mapping[str, float]: ...
+    def comparable(self) -> Mapping[str, float]:
+        """A time that there is none of is left out: as 0 it would be the best of all."""
+        ...
 
 
 Measure: TypeAlias = Callable[[Target, int], Result]  # of a server and the number of the round
@@ -86,13 +88,13 @@ def _named(target: Target) -> str:
 
 
 def ratios_of(rounds: Iterable[Round]) -> dict[str, list[float]]:
-    """By round, where there is one."""
+    """By round, where both have the figure and the second one's is not 0."""
     found: dict[str, list[float]] = {}
     for one in rounds:
         first, second = one.first.comparable(), one.second.comparable()
-        for name in first:
+        for name in {**first, **second}:
             of_name = found.setdefault(name, [])
-            if second.get(name):
+            if name in first and second.get(name):
                 of_name.append(first[name] / second[name])
     return found
 
@@ -104,7 +106,7 @@ def table(rounds: Sequence[Round]) -> Iterator[str]:
     rows = (
         [
             name,
-            _spread([figures[name] for figures in firsts]),
+            _spread([figures[name] for figures in firsts if name in figures]),
             _spread([figures[name] for figures in seconds if name in figures]),
             spread(ratios, 2),
         ]

@@ -26,7 +26,7 @@ from pydantic import ConfigDict, TypeAdapter
 from kvalet.core.work import StepWork
 from kvalet.errors import ConfigError
 from kvalet.sim import regression
-from kvalet.sim.checked import EXACTLY, AtLeastOne, Count, NonNegative, parse
+from kvalet.sim.checked import EXACTLY, AtLeastOne, Count, Seconds, lines_of, parse
 from kvalet.sim.costs import FIRST_ROWS, CostModel, graph_rows
 from kvalet.sim.regression import Floats, non_negative, robust
 
@@ -41,13 +41,13 @@ class StepRecord:
     prefill_rows: Count
     prefill_depth: Count
     draws: Count
-    compute_s: NonNegative
-    step_s: NonNegative
+    compute_s: Seconds
+    step_s: Seconds
     page_bytes: AtLeastOne
     pages_out: Count = 0
     pages_in: Count = 0
-    copy_s: NonNegative = 0.0
-    idle_copy_s: NonNegative = 0.0
+    copy_s: Seconds = 0.0
+    idle_copy_s: Seconds = 0.0
     is_async: bool = True
 
     @property
@@ -68,6 +68,9 @@ class StepRecord:
         return max(0.0, self.step_s - self.compute_s - within_s)
 
 
+MAX_SLOW: Final = 0.1  # share; above it, the fit is of a busy machine
+
+
 @dataclass(frozen=True, slots=True)
 class Residual:
     """How far the fitted model is off, as a share of what was measured."""
@@ -77,7 +80,11 @@ class Residual:
     median: float
     p90: float
     total: float  # predicted in all, as a multiple of what was measured in all
-    num_slow: int  # took half as long again as predicted, or more
+    num_slow: int  # took SLOW times what is predicted, or more
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self.num_slow > MAX_SLOW * self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +99,10 @@ _LINE: Final = TypeAdapter(StepRecord)
 
 def load(path: Path) -> list[StepRecord]:
     """Raises ConfigError, naming line and field."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
     records: list[StepRecord] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines_of(path), 1):
+        if not line:
+            continue
         try:
             records.append(parse(_LINE, line))
         except ValueError as error:
@@ -202,9 +207,9 @@ def _residuals(
     costs: CostModel, records: Sequence[StepRecord], episodes: Sequence[StepRecord]
 ) -> Iterator[Residual]:
     computed = [costs.compute_s(s.work) + costs.beside_share * s.beside_s for s in records]
-    yield _residual("compute", computed, [step.compute_s for step in records])
+    yield _residual("steps, computing", computed, [step.compute_s for step in records])
     steps = [c + costs.outside_s(s.sequences) for c, s in zip(computed, records, strict=True)]
-    yield _residual("step", steps, [step.compute_s + step.outside_s for step in records])
+    yield _residual("steps, in all", steps, [step.compute_s + step.outside_s for step in records])
     copies = [e.pages_out * costs.page_out_s + e.pages_in * costs.page_in_s for e in episodes]
     if copies:
         yield _residual("copies", copies, [episode.copy_s for episode in episodes])

@@ -10,10 +10,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from kvalet.errors import ConfigError
+from kvalet.signals import end_on_sigterm
 from kvalet.sim import calibration, grid, report, trace
 from kvalet.sim.costs import CostModel
 from kvalet.sim.grid import Cell, Load
 from kvalet.sim.options import Options
+from kvalet.sim.regression import SLOW
 
 Picture: TypeAlias = Callable[[Sequence[Cell], Load], None]
 
@@ -22,6 +24,7 @@ PIPED_WIDTH = 240  # columns, where there is no terminal to say
 
 def run(options: Options) -> int:
     """0 if every request was answered, else 1. Raises ConfigError."""
+    end_on_sigterm()
     if options.calibrate:
         return _calibrate(options.calibrate, options.costs)
     pictures = _pictures(options)
@@ -87,6 +90,8 @@ def _pictures(options: Options) -> list[Picture]:
         raise ConfigError(
             "--plot and --timeline need matplotlib: pip install 'kvalet[plot]'"
         ) from None
+    if options.plot == options.timeline:
+        raise ConfigError("--plot and --timeline name the same file")
     pictures: list[Picture] = []
     if options.plot is not None:
         plot.require_writable(options.plot)
@@ -121,5 +126,12 @@ def _calibrate(record: Path, target: Path | None) -> int:
     console = _console()
     console.print(residuals)
     if found.kept:
-        console.print(f"not in the record, so left at their defaults: {', '.join(found.kept)}")
+        named = ", ".join(found.kept)
+        console.print(f"left at their defaults, since the record does not tell them: {named}")
+    for item in found.residuals:
+        if item.is_doubtful:
+            console.print(
+                f"{item.num_slow} of {item.count} {item.what} took over {SLOW:g} times what is "
+                "predicted: record again, on a machine with nothing else to do"
+            )
     return 0

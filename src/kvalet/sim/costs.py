@@ -9,7 +9,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from kvalet.core.work import StepWork
 from kvalet.errors import ConfigError
-from kvalet.sim.checked import EXACTLY, AtLeastOne, NonNegative, parse
+from kvalet.sim.checked import EXACTLY, AtLeastOne, Seconds, parse
 
 FIRST_ROWS: Final = 16  # of a step, that cost more each than those after them
 
@@ -33,16 +33,16 @@ class CostModel:
 
     __pydantic_config__: ClassVar[ConfigDict] = EXACTLY
 
-    step_s: NonNegative = 4.8e-3  # in the graph, however many rows
-    row_s: NonNegative = 4.3e-3  # each of the first 16
-    further_row_s: NonNegative = 3.0e-3
-    decode_cell_s: NonNegative = 1.1e-6  # per row of a chat that generates and cell that it sees
-    prefill_cell_s: NonNegative = 0.5e-6  # the same of prompts and replays
-    beside_share: NonNegative = 0.6  # of the copier's busy time, added to the step beside it
-    host_s: NonNegative = 0.6e-3  # of a step outside the graph
-    host_row_s: NonNegative = 0.3e-3  # per sequence that takes part
-    page_out_s: NonNegative = 0.12e-3
-    page_in_s: NonNegative = 0.08e-3
+    step_s: Seconds = 4.8e-3  # in the graph, however many rows
+    row_s: Seconds = 4.3e-3  # each of the first 16
+    further_row_s: Seconds = 3.0e-3
+    decode_cell_s: Seconds = 1.1e-6  # per row of a chat that generates and cell that it sees
+    prefill_cell_s: Seconds = 0.5e-6  # the same of prompts and replays
+    beside_share: Seconds = 0.6  # of the copier's busy time, added to the step beside it
+    host_s: Seconds = 0.6e-3  # of a step outside the graph
+    host_row_s: Seconds = 0.3e-3  # per sequence that takes part
+    page_out_s: Seconds = 0.12e-3
+    page_in_s: Seconds = 0.08e-3
     page_bytes: AtLeastOne = 737_280
     source: str = "SmolLM2-135M-Instruct Q4_1, 2 virtual cores with AVX-512"
 
@@ -72,7 +72,7 @@ class CostModel:
     def load(cls, path: Path) -> "CostModel":
         """What a file leaves out has its default. Raises ConfigError, naming the field."""
         try:
-            return parse(TypeAdapter(cls), path.read_text())
+            return parse(TypeAdapter(cls), path.read_text("utf-8"))
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from None
         except ValueError as error:

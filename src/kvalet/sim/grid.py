@@ -4,6 +4,7 @@ many there are."""
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -79,9 +80,18 @@ def _map(run_one: Callable[[Task], Figures], tasks: list[Task], jobs: int) -> It
         yield from map(run_one, tasks)
         return
     context = multiprocessing.get_context("spawn")  # the same on every system
-    with context.Pool(jobs, _leave_interrupts_to_the_parent) as pool:
+    with _interrupts_blocked():
+        pool = context.Pool(jobs)
+    with pool:
         yield from pool.imap(run_one, tasks)
 
 
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Processes started meanwhile never see a Ctrl-C, from their first moment on: ending them is
+    left to their parent."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -72,7 +72,7 @@ AXES: Final = (
     _named("arrivals", ARRIVALS, "when they come", "--arrivals"),
     Axis("chats", ("--chats",), integer(1), "N", "conversations"),
     Axis("tokens", ("--tokens",), integer(1), "N", "of a typical answer"),
-    Axis("gap", ("--gap",), number(0.001), "SECONDS", "between arrivals, unless together"),
+    Axis("gap", ("--gap",), number(0.001, 1e6), "SECONDS", "between arrivals, unless together"),
     Axis("ctx_size", ("-c", "--ctx-size"), integer(64), "CELLS", "of the pool"),
     Axis("parallel", ("-np", "--parallel"), integer(1, 256), "SLOTS", "chats served at once"),
     _named("preempt_policy", VICTIM_POLICIES, "who is parked", "--preempt-policy", is_all=True),
@@ -120,11 +120,11 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     add("--trace", type=Path, metavar="FILE.jsonl", help="requests from a file, not a workload")
     add(
         "--seeds",
-        type=_whole(1),
+        type=_whole(1, 100_000),
         metavar="N",
         help=f"runs of each scenario (default: {DEFAULT_SEEDS}; 1 with --trace)",
     )
-    add("--first-seed", type=_whole(0), default=1, metavar="N", help="(default: 1)")
+    add("--first-seed", type=_whole(0, 10**9), default=1, metavar="N", help="(default: 1)")
     add("-j", "--jobs", type=_whole(1), metavar="N", help="processes (default: one a processor)")
     add("--costs", type=Path, metavar="FILE.json", help="what a step and a copied page take")
     add(
@@ -142,8 +142,8 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     add("--timeline", type=Path, metavar="FILE.png", help="who held the pool in the first run")
 
 
-def _whole(minimum: int) -> Callable[[str], int]:
-    parse = integer(minimum)
+def _whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    parse = integer(minimum, maximum)
 
     def parsed(text: str) -> int:
         try:

@@ -3,6 +3,7 @@
 Colours are Okabe and Ito's, which the colour-blind can tell apart; nothing is told by colour alone.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -127,12 +128,14 @@ def _load_title(group: Sequence[Cell]) -> str:
 def require_writable(path: Path) -> None:
     """Raises ConfigError for a picture that could not be written."""
     kinds = Figure().canvas.get_supported_filetypes()
-    if path.suffix[1:] not in kinds:
+    if path.suffix[1:].lower() not in kinds:
         raise ConfigError(
             f"{path}: the name of a picture ends in one of {', '.join(sorted(kinds))}"
         )
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: there is no folder {path.parent}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"{path}: cannot be written")
 
 
 def save(figure: Figure, path: Path) -> None:

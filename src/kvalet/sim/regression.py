@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 
-SLOW: Final = 1.5  # as a multiple of what is predicted: something else had the machine
+SLOW: Final = 2.0  # as a multiple of what is predicted: something else had the machine
 DISTINCT: Final = 1e-3  # how different columns must be, of their length
 NUM_PASSES: Final = 30
 SMALLEST_ERROR: Final = 1e-3  # relative; below it all are alike
+TINY: Final = 1e-9  # of what is divided by, where all is 0
 
 
 def are_distinct(matrix: Floats) -> bool:
@@ -36,18 +37,24 @@ def non_negative(matrix: Floats, wanted: Floats) -> Floats:
 
 
 def robust(matrix: Floats, wanted: Floats) -> Floats:
-    """Least squares of relative errors, without what is SLOW by a first fit of medians. A mean is
-    what sums need, but not one of moments in which the machine did something else."""
-    scale = 1 / np.maximum(wanted, wanted.mean() / 10)
-    weights = scale
+    """Least squares of errors relative to what is predicted, without what is SLOW by a first fit of
+    medians (least absolute errors, by reweighting). A mean is what sums need, but not one of
+    moments in which the machine did something else. Errors relative to what was measured would
+    favour predictions that are too low."""
+    found = _weighted(matrix, wanted, _scale(wanted, wanted))
     for _ in range(NUM_PASSES):
-        found = _weighted(matrix, wanted, weights)
+        scale = _scale(matrix @ found, wanted)
         errors = np.maximum(np.abs(matrix @ found - wanted) * scale, SMALLEST_ERROR)
-        weights = scale / np.sqrt(errors)
-    predicted = matrix @ _weighted(matrix, wanted, weights)
-    kept = wanted <= SLOW * predicted
-    scale = 1 / np.maximum(predicted, wanted.mean() / 10)
+        found = _weighted(matrix, wanted, scale / np.sqrt(errors))
+    kept = wanted <= SLOW * (matrix @ found) + TINY
+    scale = _scale(matrix @ found, wanted)
     return _weighted(matrix[kept], wanted[kept], scale[kept])
+
+
+def _scale(sizes: Floats, wanted: Floats) -> Floats:
+    """What errors are multiplied with: small values weigh no more than a tenth of the mean does."""
+    scale: Floats = 1 / np.maximum(sizes, wanted.mean() / 10 + TINY)
+    return scale
 
 
 def _weighted(matrix: Floats, wanted: Floats, weights: Floats) -> Floats:

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 from pydantic import ConfigDict, TypeAdapter
 
 from kvalet.errors import ConfigError
-from kvalet.sim.checked import EXACTLY, AtLeastOne, NonNegative, parse
+from kvalet.sim.checked import EXACTLY, AtLeastOne, Seconds, lines_of, parse
 from kvalet.sim.workloads import Request
 
 
@@ -22,11 +22,11 @@ from kvalet.sim.workloads import Request
 class TraceLine:
     __pydantic_config__: ClassVar[ConfigDict] = EXACTLY
 
-    arrival_s: NonNegative
+    arrival_s: Seconds
     prompt_tokens: AtLeastOne  # all of the prompt, what came before included
     output_tokens: AtLeastOne
     max_tokens: AtLeastOne | None = None  # that the client allowed; else as many as came
-    pause_s: NonNegative = 0.0
+    pause_s: Seconds = 0.0
     priority: int = 0
     conversation: str | int | None = None  # None: its own
 
@@ -36,13 +36,7 @@ _LINE: Final = TypeAdapter(TraceLine)
 
 def load(path: Path, n_ctx: int) -> tuple[Request, ...]:
     """Raises ConfigError naming line and field of what cannot be served in `n_ctx` cells."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8") from None
-    requests = requests_of(lines, n_ctx, str(path))
+    requests = requests_of(lines_of(path), n_ctx, str(path))
     if not requests:
         raise ConfigError(f"{path}: there is no request in it")
     return requests

@@ -50,12 +50,12 @@ def measured(random: Random, lengths: Lengths) -> list[Turn]:
     """Chats like the demo's: prompts of one size, long answers of about one size, whose length the
     client says."""
     num_output = round(lengths.num_tokens * random.uniform(0.85, 1.15))
-    return [Turn(random.randint(184, 191), num_output, num_output)]
+    return [Turn(random.randint(150, 170), num_output, num_output)]
 
 
 def uniform(random: Random, lengths: Lengths) -> list[Turn]:
-    """Answers of any size up to twice the typical one, of a length the client says; prompts of up to
-    512 tokens."""
+    """Answers of any size up to twice the typical one, of a length the client says; any prompts of
+    up to 512 tokens."""
     num_output = round(lengths.num_tokens * random.uniform(0.1, 1.9))
     return [Turn(random.randint(SHORTEST_PROMPT, 512), num_output, num_output)]
 

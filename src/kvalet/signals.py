@@ -1,0 +1,13 @@
+"""A clean way out of commands that start processes."""
+
+import signal
+from types import FrameType
+
+
+def end_on_sigterm() -> None:
+    """As after Ctrl-C: what was started ends with its block."""
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)

@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
 
 STANDARD = {"model", "messages", "max_tokens", "temperature", "seed", "stream"}
 TOKEN_S = 0.002
@@ -24,6 +24,7 @@ TOKEN_S = 0.002
 class Foreign:
     takes: frozenset[str] = frozenset({"stream_options"})  # beside STANDARD
     is_inexact: bool = False
+    is_page: bool = False  # says nothing but an HTML page
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     refused: set[str] = field(default_factory=set[str])
     num_running: int = 0
@@ -37,7 +38,9 @@ class Foreign:
             return {"object": "list", "data": [{"id": "foreign-1", "object": "model"}]}
 
         @app.post("/v1/chat/completions")
-        async def chat(request: Request) -> StreamingResponse:
+        async def chat(request: Request) -> Response:
+            if self.is_page:
+                return HTMLResponse("<p>Welcome</p>")
             body = await request.json()
             if unknown := set(body) - STANDARD - self.takes:
                 self.refused |= unknown

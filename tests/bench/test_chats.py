@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from kvalet.bench import chats
-from kvalet.bench.chats import Chat, ChatState, MomentKind, event_lines
+from kvalet.bench.chats import Chat, ChatState, MomentKind, event_lines, stream_chat
 
 
 @pytest.fixture
@@ -146,3 +146,43 @@ def test_lines_end_with_a_newline_and_nothing_else() -> None:
         return [line async for line in event_lines(httpx.Response(200, content=chunks()))]
 
     assert asyncio.run(read()) == [f'data: "{text}"', "", ": resumed", ""]
+
+
+def streamed(*lines: bytes) -> Chat:
+    """A chat whose server sends these lines."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=b"".join(line + b"\n\n" for line in lines))
+
+    async def ask() -> Chat:
+        transport = httpx.MockTransport(answer)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            return await stream_chat(http, Chat("", {"max_tokens": 1}))
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"[1, 2]", b"null", b"{", b'"x"', b"\xff\xfe", b"[" * 100_000, b"9" * 5_000),
+        *(b'{"usage": "x"}', b'{"usage": {"completion_tokens": "many"}}', b'{"timings": 5}'),
+        *(b'{"choices": ["x"]}', b'{"choices": [{"delta": "x"}]}'),
+        b'{"choices": [{"delta": {"content": [1]}}]}',
+    ],
+)
+def test_what_is_no_event_is_a_failure_of_its_chat(data: bytes) -> None:
+    chat = streamed(b"data: " + data)
+    assert chat.state is ChatState.FAILED
+    assert chat.error.startswith("no event of a chat completion: ")
+
+
+def test_what_a_server_leaves_out_is_no_failure() -> None:
+    chat = streamed(
+        b'data: {"choices": null, "usage": {"total_tokens": 3}, "error": null}',
+        b'data: {"choices": [{"delta": null}, {"delta": {"content": "a"}, "index": 0}]}',
+        b'data: {"choices": [{"finish_reason": "length", "logprobs": {}}], "extra": [1]}',
+        b"data: [DONE]",
+    )
+    assert (chat.state, chat.text, chat.num_tokens) == (ChatState.DONE, "a", 1)
+    assert not chat.is_counted

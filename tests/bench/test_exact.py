@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvalet.bench.chats import Chat
+from kvalet.bench.chats import Chat, ChatState
 from kvalet.bench.exact import HEADINGS, Matrix, requests, row, texts_of
 from kvalet.bench.figures import first_difference
 from kvalet.errors import EngineError
@@ -11,7 +11,9 @@ EXPECTED = {"a": "one two", "b": "three"}
 
 
 def chats(*texts: str) -> list[Chat]:
-    return [Chat(name, {}, text=text) for name, text in zip("ab", texts, strict=True)]
+    one, done = {"max_tokens": 1}, ChatState.DONE
+    names = zip("ab", texts, strict=True)
+    return [Chat(name, one, done, text=text, num_tokens=1) for name, text in names]
 
 
 def test_identical() -> None:
@@ -33,6 +35,15 @@ def test_what_did_not_happen_proves_nothing() -> None:
     assert still.identical == still.asked
     assert not Matrix([still]).is_right
     assert Matrix([still]).comparable() == {"parked: share identical": 1.0}
+
+
+def test_a_text_that_broke_off_is_not_identical() -> None:
+    whole, broken = chats("one two", "three")
+    broken.fail("the stream ended early")
+    other = row("again", EXPECTED, [whole, broken])
+    assert (other.identical, other.is_right, other.errors) == (1, False, ["the stream ended early"])
+    with pytest.raises(EngineError, match="b: no text to compare with: the stream ended early"):
+        texts_of([whole, broken])
 
 
 def test_no_text_is_nothing_to_compare_with() -> None:

@@ -41,12 +41,14 @@ def test_kvalet_is_sent_everything() -> None:
 def test_a_server_that_refuses_everything_is_named() -> None:
     with serving(Foreign()) as foreign, pytest.raises(EngineError, match="refuses a plain chat"):
         at(f"{foreign.url}/nowhere")
+    with serving(Foreign(is_page=True)) as page, pytest.raises(EngineError, match="Welcome"):
+        at(page.url)
 
 
 def test_who_does_not_answer_and_what_is_no_url() -> None:
     with pytest.raises(EngineError, match=r"127\.0\.0\.1:9 does not answer"):
         at("http://127.0.0.1:9")
-    for url in ("127.0.0.1:8080", "ftp://x", "http://x:port"):
+    for url in ("127.0.0.1:8080", "ftp://x", "http://x:port", "http://127.0.0.1:99999999"):
         with pytest.raises(ConfigError, match="expected a URL like"):
             at(url)
 
@@ -60,7 +62,7 @@ def test_who_does_not_answer_and_what_is_no_url() -> None:
     ],
 )
 def test_what_a_running_server_cannot_be_told(given: dict[str, object], what: str) -> None:
-    with pytest.raises(ConfigError, match=f"{what} is for a server that is started"):
+    with pytest.raises(ConfigError, match=f"{what} (is|are) for a server that is started"):
         Where(url="http://x", **given)  # type: ignore[arg-type]  # each of its field's type
 
 

@@ -1,11 +1,11 @@
 """Two servers by turns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvalet.bench.chats import Chat, ChatState
 from kvalet.bench.latency import Options, figures_of
-from kvalet.bench.versus import Round, ratios_of, table
+from kvalet.bench.versus import Round, errors, ratios_of, table
 from tests.bench.streams import chat, moments
 
 
@@ -16,6 +16,10 @@ class Seen:
     @property
     def is_right(self) -> bool:
         return True
+
+    @property
+    def errors(self) -> Sequence[str]:
+        return ["it broke", "it broke"] if not self.figures.get("completed", 1) else []
 
     def comparable(self) -> Mapping[str, float]:
         return self.figures
@@ -32,6 +36,10 @@ def test_ratios_are_by_round_and_of_nothing_there_is_none() -> None:
     found = ratios_of(ROUNDS)
     assert found["completed"] == [2.0, 4.0]
     assert found["tok/s"] == [100 / 50.25, 90 / 60.25, 1.0]
+
+
+def test_why_chats_failed_is_told_once() -> None:
+    assert list(errors(ROUNDS)) == ["second: a chat failed: it broke"]
 
 
 def test_who_answered_nothing_is_not_fast() -> None:

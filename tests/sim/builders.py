@@ -9,7 +9,7 @@ from kvalet.sim.workloads import Lengths, Request, draw
 NOTHING = CostModel(
     step_s=0.0,
     row_s=0.0,
-    further_row_s=0.0,
+    draw_s=0.0,
     decode_cell_s=0.0,
     prefill_cell_s=0.0,
     beside_share=0.0,

@@ -15,7 +15,7 @@ from kvalet.sim.costs import CostModel
 TRUE = CostModel(
     step_s=3e-3,
     row_s=5e-3,
-    further_row_s=1e-3,
+    draw_s=1e-3,
     decode_cell_s=2e-6,
     prefill_cell_s=7e-7,
     beside_share=0.4,
@@ -89,7 +89,7 @@ def test_known_costs_are_recovered() -> None:
 
 def test_noise_is_averaged_out_and_reported() -> None:
     found = fit(_steps(3000, noise=0.2), "a record")
-    for name in ("step_s", "row_s", "further_row_s", "decode_cell_s"):
+    for name in ("step_s", "row_s", "draw_s", "decode_cell_s"):
         assert getattr(found.costs, name) == pytest.approx(getattr(TRUE, name), rel=0.15), name
     compute = found.residuals[0]
     assert 0.08 < compute.median < 0.12  # uniform up to 20 %
@@ -177,7 +177,7 @@ def test_what_was_not_recorded_keeps_its_default() -> None:
 def test_a_cost_is_never_negative() -> None:
     steps = [
         StepRecord(
-            1 + i % 4, 1 + i % 4, 100 * (i % 7), 0, 0, 1 + i % 4, 0.01 - 1e-4 * (i % 7), 0.02, 64
+            1 + i % 4, 1 + i % 4, 100 * (i % 7), 0, 0, i % 2, 0.01 - 1e-4 * (i % 7), 0.02, 64
         )
         for i in range(100)
     ]

@@ -108,13 +108,13 @@ def test_pictures_need_an_extra(
 def test_costs_are_fitted_and_used(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     record, costs = tmp_path / "record.jsonl", tmp_path / "costs.json"
     steps = [
-        StepRecord(n + 1, n + 1, 90 * (i % 7), 0, 0, n + 1, 0.5 + 0.25 * n, 1.0 + n, page_bytes=64)
+        StepRecord(n + 1, n + 1, 90 * (i % 7), 0, 0, i % 2, 0.5 + 0.25 * n, 1.0 + n, page_bytes=64)
         for i, n in enumerate([0, 1, 2] * 20)
     ]
     record.write_text("".join(json.dumps(asdict(step)) + "\n" for step in steps))
     out = _output(capsys, ("simulate", "--calibrate", str(record), "--costs", str(costs)))
     assert out.split()[:8] == ["predicted", "of", "median", "error", "p90", "error", "sum", "slow"]
-    assert "left at their defaults, since the record does not tell them: further_row_s" in out
+    assert "left at their defaults, since the record does not tell them: prefill_cell_s" in out
     assert CostModel.load(costs).row_s == pytest.approx(0.25)
     found = json.loads(_output(capsys, (*ONE, "--json", "--costs", str(costs))))
     assert found["costs"]["source"] == "record.jsonl, 60 steps"

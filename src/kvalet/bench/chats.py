@@ -4,7 +4,6 @@ Speaks HTTP to any URL; knows nothing of the server's insides.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from itertools import dropwhile, pairwise
 from typing import Any, NamedTuple
 
 import httpx
+
+from kvalet.bench.events import Event, Timings, Usage
 
 # A parked chat is silent until its turn comes; that may take as long as another chat lasts.
 TIMEOUT = httpx.Timeout(10.0, read=120.0)
@@ -71,27 +72,33 @@ class Chat:
             self.state = ChatState.RUNNING
             self.note(MomentKind.RESUMED)
         elif line.startswith("data:") and line.removeprefix("data:").strip() != "[DONE]":
-            self._take_event(json.loads(line.removeprefix("data:")))
+            self._take_event(Event.model_validate_json(line.removeprefix("data:")))
 
-    def _take_event(self, event: dict[str, Any]) -> None:
-        if "error" in event:
-            error = event["error"]
-            self.fail(str(error.get("message", error) if isinstance(error, dict) else error))
+    def _take_event(self, event: Event) -> None:
+        if event.error is not None:
+            has_message = isinstance(event.error, dict) and "message" in event.error
+            self.fail(str(event.error["message"] if has_message else event.error))
             return
-        if usage := event.get("usage"):
-            self.is_counted = True
-            self.num_tokens = usage["completion_tokens"]
-            self.num_prompt = usage["prompt_tokens"]
-            details = usage.get("prompt_tokens_details") or {}
-            self.num_cached = details.get("cached_tokens") or 0
-        if timings := event.get("timings"):
-            self.num_parks = timings.get("n_preempt", self.num_parks)
-            self.num_cached = timings.get("cache_n", self.num_cached)
-            self.num_computed = timings.get("prompt_n", self.num_computed)
-        for choice in event.get("choices", ()):
-            if piece := (choice.get("delta") or {}).get("content"):
-                self._take_piece(piece)
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        if event.usage:
+            self._take_usage(event.usage)
+        if event.timings:
+            self._take_timings(event.timings)
+        for choice in event.choices or ():
+            if choice.delta and choice.delta.content:
+                self._take_piece(choice.delta.content)
+            self.finish_reason = choice.finish_reason or self.finish_reason
+
+    def _take_usage(self, usage: Usage) -> None:
+        self.is_counted = usage.completion_tokens is not None
+        self.num_tokens = usage.completion_tokens or 0
+        self.num_prompt = usage.prompt_tokens or 0
+        if usage.prompt_tokens_details:
+            self.num_cached = usage.prompt_tokens_details.cached_tokens or 0
+
+    def _take_timings(self, timings: Timings) -> None:
+        self.num_parks = _either(timings.n_preempt, self.num_parks)
+        self.num_cached = _either(timings.cache_n, self.num_cached)
+        self.num_computed = _either(timings.prompt_n, self.num_computed)
 
     def _take_piece(self, piece: str) -> None:
         self.note(MomentKind.PIECE)
@@ -159,6 +166,10 @@ class Chat:
             self.num_tokens = self.num_pieces
 
 
+def _either(told: int | None, before: int) -> int:
+    return before if told is None else told
+
+
 async def stream_chat(http: httpx.AsyncClient, chat: Chat) -> Chat:
     """Send the chat and read it to its end. A failure is a state of the chat, not an exception.
     What is None in its body is not sent."""
@@ -168,12 +179,14 @@ async def stream_chat(http: httpx.AsyncClient, chat: Chat) -> Chat:
     try:
         async with http.stream("POST", "/v1/chat/completions", json=sent) as response:
             if response.is_error:
-                chat.fail((await response.aread()).decode())
+                chat.fail((await response.aread()).decode(errors="replace"))
                 return chat
             async for line in event_lines(response):
                 chat.take(line)
-    except (httpx.HTTPError, json.JSONDecodeError) as error:
+    except httpx.HTTPError as error:
         chat.fail(f"{type(error).__name__}: {error}")
+    except ValueError as error:
+        chat.fail(f"no event of a chat completion: {error}")
     chat.end()
     return chat
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from kvalet.bench import versus
 from kvalet.bench.chats import Chat, stream_chat
-from kvalet.bench.figures import Texts, first_difference
+from kvalet.bench.figures import Texts, errors_of, first_difference
 from kvalet.bench.process import ServerProcess
 from kvalet.bench.prompts import pressing_chats
 from kvalet.bench.report import begin, circumstances, markdown
@@ -60,6 +60,7 @@ class Row:
     first_difference: int | None  # a character; None: there is none
     happened: str = ""
     has_happened: bool = True
+    errors: Sequence[str] = ()  # different ones, of chats that failed
 
     @property
     def is_right(self) -> bool:
@@ -77,6 +78,10 @@ class Matrix:
     @property
     def is_right(self) -> bool:
         return all(row.is_right for row in self.rows)
+
+    @property
+    def errors(self) -> Sequence[str]:
+        return list(dict.fromkeys(error for row in self.rows for error in row.errors))
 
     def comparable(self) -> dict[str, float]:
         return {f"{row.way}: share identical": row.identical / row.asked for row in self.rows}
@@ -166,9 +171,9 @@ async def _beside(target: Target, chats: Sequence[tuple[str, dict[str, Any]]]) -
 
 
 def texts_of(chats: Sequence[Chat]) -> Texts:
-    """Raises EngineError if one has none: there is nothing to compare with."""
+    """Raises EngineError if one is not whole: there is nothing to compare with."""
     for chat in chats:
-        if not chat.text:
+        if not chat.text or not chat.is_complete:
             raise EngineError(f"{chat.name}: no text to compare with: {chat.error or 'none came'}")
     return {chat.name: chat.text for chat in chats}
 
@@ -184,7 +189,7 @@ def row(
     differences = [
         first_difference(chat.text, expected[chat.name])
         for chat in chats
-        if chat.text != expected[chat.name]
+        if chat.text != expected[chat.name] or not chat.is_complete
     ]
     return Row(
         way,
@@ -193,6 +198,7 @@ def row(
         first_difference=min(differences, default=None),
         happened=happened,
         has_happened=has_happened,
+        errors=errors_of(chats),
     )
 
 

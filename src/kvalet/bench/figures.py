@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +17,8 @@ from kvalet.bench.target import Target
 
 Bodies: TypeAlias = Sequence[tuple[str, dict[str, Any]]]  # names and chat completion bodies
 Texts: TypeAlias = Mapping[str, str]  # of each chat, by its name
+
+MAX_ERROR = 300  # characters of what a server says
 
 HEADINGS = (
     *("completed", "identical", "parks", "swap", "recompute", "tokens recomputed"),
@@ -39,6 +41,7 @@ class Figures:
     gap_p50_ms: float | None  # between two pieces of a chat's text, pauses apart; None: no gaps
     gap_p95_ms: float | None
     small_requests: int  # answered meanwhile
+    errors: Sequence[str] = ()  # different ones, of chats that failed
 
     @property
     def is_right(self) -> bool:
@@ -83,6 +86,11 @@ async def texts_alone(target: Target, bodies: Bodies) -> Texts:
         return {chat.name: (await stream_chat(http, chat)).text for chat in chats}
 
 
+def errors_of(chats: Iterable[Chat]) -> list[str]:
+    """Different ones, in the order of the chats."""
+    return list(dict.fromkeys(chat.error[:MAX_ERROR] for chat in chats if chat.error))
+
+
 class ParkLine(NamedTuple):
     """What the server's log says of a park."""
 
@@ -113,7 +121,7 @@ class Run:
         return Figures(
             chats=len(chats),
             completed=sum(chat.is_complete for chat in chats),
-            identical=sum(bool(chat.text) and chat.text == alone[chat.name] for chat in chats),
+            identical=sum(chat.is_complete and chat.text == alone[chat.name] for chat in chats),
             parks=self._count("n_preempt_total"),
             swapped=self._count("n_preempt_swap_total"),
             recomputed=self._count("n_preempt_recompute_total"),
@@ -124,6 +132,7 @@ class Run:
             gap_p50_ms=percentile_or_none(gaps_ms, 50),
             gap_p95_ms=percentile_or_none(gaps_ms, 95),
             small_requests=self.num_small,
+            errors=errors_of(chats),
         )
 
     def _count(self, name: str) -> int | None:

@@ -123,4 +123,6 @@ def seconds(given: str) -> float:
 
 
 def rates(given: str) -> tuple[float, ...]:
-    return tuple(_parsed(number(0.01), word) for word in given.split(","))
+    """Each once."""
+    found = (_parsed(number(0.01), word) for word in given.split(","))
+    return tuple(dict.fromkeys(found))

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from kvalet.bench import versus
 from kvalet.bench.chats import Chat, stream_chat
+from kvalet.bench.figures import errors_of
 from kvalet.bench.prompts import mixed_request
 from kvalet.bench.report import begin, circumstances, known, markdown, percentile_or_none, shown
 from kvalet.bench.target import Target, Where
@@ -65,6 +66,7 @@ class Figures:
     goodput: float  # requests a second
     tokens_per_s: float
     parks: int | None  # None: the server does not say
+    errors: Sequence[str] = ()  # different ones, of requests that failed
 
     def cells(self) -> tuple[str, ...]:
         """As a table's row, under HEADINGS."""
@@ -96,6 +98,10 @@ class Sweep:
     rates: Sequence[Figures]
 
     @property
+    def errors(self) -> Sequence[str]:
+        return list(dict.fromkeys(error for figures in self.rates for error in figures.errors))
+
+    @property
     def is_right(self) -> bool:
         return all(figures.completed == figures.requests for figures in self.rates)
 
@@ -124,6 +130,8 @@ def run(console: Console, options: Options) -> int:
     limits = f"first token within {options.max_first_s:g} s, then one in {options.max_gap_s:g} s"
     console.print(f"good: {limits} on average", "", sep="\n")
     console.print(*markdown(HEADINGS, [f.cells() for f in sweep.rates]), "", sep="\n")
+    for error in sweep.errors:
+        console.print(f"a request failed: {error}")
     console.print(json.dumps({**circumstances(), **asdict(options), **asdict(sweep)}))
     return 0 if sweep.is_right else 1
 
@@ -206,6 +214,7 @@ def figures_of(
         goodput=sum(_is_good(chat, options) for chat in complete) / wall_s,
         tokens_per_s=sum(chat.num_tokens for chat in complete) / wall_s,
         parks=parks,
+        errors=errors_of(chats),
     )
 
 

@@ -45,7 +45,10 @@ def run(console: Console, options: Options, kind: str) -> int:
     console.print(*table(rows), "", sep="\n")
     wrong = [about for about, figures in rows if not figures.is_right]
     for about in wrong:
-        console.print(f"not complete, or not as alone: {about}")
+        named = " ".join(word for flag in about.items() for word in flag)
+        console.print(f"not complete, or not as alone{named and ': '}{named}")
+    for error in dict.fromkeys(error for _, figures in rows for error in figures.errors):
+        console.print(f"a chat failed: {error}")
     results = [{**about, **asdict(figures)} for about, figures in rows]
     console.print(json.dumps({**circumstances(), **asdict(options), "runs": results}))
     return 1 if wrong else 0

@@ -24,6 +24,7 @@ OPTIONAL: Final[Mapping[str, object]] = {
     "stream_options": {"include_usage": True},  # OpenAI's, but later than the rest
 }
 FEWER: Final = (frozenset(OPTIONAL), *(frozenset({name}) for name in OPTIONAL), frozenset[str]())
+MAX_PORT: Final = 65_535
 OWN_COUNTER: Final = "n_preempt_total"
 
 
@@ -71,8 +72,10 @@ class Where:
     def __post_init__(self) -> None:
         """Raises ConfigError."""
         if self.url and (self.model or self.flags or self.record):
-            given = "--model" if self.model else "--record" if self.record else "its flags"
-            raise ConfigError(f"{given} is for a server that is started, and --url names one")
+            given = (
+                "--model is" if self.model else "--record is" if self.record else "its flags are"
+            )
+            raise ConfigError(f"{given} for a server that is started, and --url names one")
 
     def begin_record(self) -> None:
         """Its file is empty from now on. Raises ConfigError."""
@@ -104,6 +107,8 @@ class Where:
 def at(url: str) -> Target:
     """What runs there. Raises ConfigError for what is no URL, EngineError if it does not answer."""
     try:
+        if (httpx.URL(url).port or 0) > MAX_PORT:
+            raise httpx.InvalidURL("no such port")
         return asyncio.run(_look(url))
     except (httpx.InvalidURL, httpx.UnsupportedProtocol):
         raise ConfigError(f"expected a URL like http://127.0.0.1:8080, not {url!r}") from None
@@ -120,7 +125,7 @@ async def _look(url: str) -> Target:
         for takes in FEWER:
             target = Target(url, is_kvalet=False, model=model, takes=takes)
             response = await http.post("/v1/chat/completions", json=_trial(target))
-            if response.is_success:
+            if response.is_success and "data:" in response.text:
                 return target
             refusal = response.text
     raise EngineError(f"{url} refuses a plain chat: {refusal[:500]}")

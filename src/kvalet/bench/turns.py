@@ -46,6 +46,10 @@ class Turns:
         return self.times_faster is not None
 
     @property
+    def errors(self) -> Sequence[str]:
+        return ()  # a chat that fails ends the benchmark
+
+    @property
     def times_faster(self) -> float | None:
         return ratio(self.cold.first_token_ms, self.warm.first_token_ms)
 

@@ -27,6 +27,9 @@ class Result(Protocol):
     @property
     def is_right(self) -> bool: ...
 
+    @property
+    def errors(self) -> Sequence[str]: ...  # different ones, of chats that failed
+
     def comparable(self) -> Mapping[str, float]:
         """A time that there is none of is left out: as 0 it would be the best of all."""
         ...
@@ -58,6 +61,7 @@ def run(
     ratios = ratios_of(rounds)
     console.print(f"first: {_named(first)}", f"second: {_named(second)}", "", sep="\n")
     console.print(*table(rounds), "", sep="\n")
+    console.print(*errors(rounds), sep="\n")
     result = {
         **circumstances(),
         **about,
@@ -66,6 +70,14 @@ def run(
     }
     console.print(json.dumps(result))
     return 0 if all(r.first.is_right for r in rounds) else 1
+
+
+def errors(rounds: Sequence[Round]) -> Iterator[str]:
+    """Why chats failed, each reason once."""
+    told = [("first", error) for one in rounds for error in one.first.errors]
+    told += [("second", error) for one in rounds for error in one.second.errors]
+    for name, error in dict.fromkeys(told):
+        yield f"{name}: a chat failed: {error}"
 
 
 def _rounds(

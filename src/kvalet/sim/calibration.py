@@ -27,7 +27,7 @@ from kvalet.core.work import StepWork
 from kvalet.errors import ConfigError
 from kvalet.sim import regression
 from kvalet.sim.checked import EXACTLY, AtLeastOne, Count, Seconds, lines_of, parse
-from kvalet.sim.costs import FIRST_ROWS, CostModel, graph_rows
+from kvalet.sim.costs import CostModel, graph_rows
 from kvalet.sim.regression import Floats, non_negative, robust
 
 
@@ -132,8 +132,8 @@ _Feature: TypeAlias = Callable[[StepRecord], float]
 
 _COMPUTE: Final[dict[str, _Feature]] = {
     "step_s": lambda step: 1.0,
-    "row_s": lambda step: min(graph_rows(step.work.num_rows), FIRST_ROWS),
-    "further_row_s": lambda step: max(graph_rows(step.work.num_rows) - FIRST_ROWS, 0),
+    "row_s": lambda step: graph_rows(step.work.num_rows),
+    "draw_s": lambda step: graph_rows(step.draws),
     "decode_cell_s": lambda step: step.decode_depth,
     "prefill_cell_s": lambda step: step.prefill_depth,
     "beside_share": lambda step: step.beside_s,
@@ -188,7 +188,7 @@ def _fitted(
     if not regression.are_distinct(matrix):
         raise ConfigError(
             f"{source}: does not tell {', '.join(names)} apart: record chats of different lengths, "
-            "alone and several at once"
+            "alone and several at once, with their prompts"
         )
     found = fitter(matrix, np.array([measured(step) for step in records], float))
     return dict(zip(names, map(float, found), strict=True))

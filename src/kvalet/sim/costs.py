@@ -3,15 +3,13 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
 from kvalet.core.work import StepWork
 from kvalet.errors import ConfigError
 from kvalet.sim.checked import EXACTLY, AtLeastOne, Seconds, parse
-
-FIRST_ROWS: Final = 16  # of a step, that cost more each than those after them
 
 
 def graph_rows(num_rows: int) -> int:
@@ -23,36 +21,35 @@ def graph_rows(num_rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Linear in the rows of a step's graph and in the cells that rows see.
+    """Linear in the rows of a step's graph, in those whose logits are computed, and in the cells
+    that rows see.
 
-    The defaults are SmolLM2-135M-Instruct Q4_1 on two virtual cores with AVX-512. From
-    docs/lab-log.md: "A quiet machine", steps of 1 and 4 chats at a depth of about 500, 9.63 and
-    24.11 ms in the graph, 10.55 and 25.94 ms in all; "The second turn of a chat", a prompt of 1,458
-    tokens in 4,958 ms; "Pages and places" for a page's copy. The rest from attention over 2,000
-    cells, 1.9 and 10 ms for 1 and 4 chats, and from steps beside copies, recorded in process."""
+    The defaults are SmolLM2-135M-Instruct Q4_1 on two virtual cores with AVX-512, fitted to 13,266
+    recorded steps: docs/lab-log.md, "The simulator's costs", has the commands. A page takes long
+    since the copier shares two cores with the graph; `prefill_cell_s`, too small for that record,
+    is of prompts of 1,460 tokens."""
 
     __pydantic_config__: ClassVar[ConfigDict] = EXACTLY
 
-    step_s: Seconds = 4.8e-3  # in the graph, however many rows
-    row_s: Seconds = 4.3e-3  # each of the first 16
-    further_row_s: Seconds = 3.0e-3
-    decode_cell_s: Seconds = 1.1e-6  # per row of a chat that generates and cell that it sees
-    prefill_cell_s: Seconds = 0.5e-6  # the same of prompts and replays
-    beside_share: Seconds = 0.6  # of the copier's busy time, added to the step beside it
-    host_s: Seconds = 0.6e-3  # of a step outside the graph
-    host_row_s: Seconds = 0.3e-3  # per sequence that takes part
-    page_out_s: Seconds = 0.12e-3
-    page_in_s: Seconds = 0.08e-3
+    step_s: Seconds = 3.1e-3  # in the graph, however many rows
+    row_s: Seconds = 3.15e-3
+    draw_s: Seconds = 1.7e-3  # further, of a row whose logits are computed
+    decode_cell_s: Seconds = 1.4e-6  # per row of a chat that generates and cell that it sees
+    prefill_cell_s: Seconds = 0.1e-6  # the same of prompts and replays
+    beside_share: Seconds = 0.85  # of the copier's busy time, added to the step beside it
+    host_s: Seconds = 0.9e-3  # of a step outside the graph
+    host_row_s: Seconds = 0.06e-3  # per sequence that takes part
+    page_out_s: Seconds = 1.6e-3
+    page_in_s: Seconds = 0.29e-3
     page_bytes: AtLeastOne = 737_280
     source: str = "SmolLM2-135M-Instruct Q4_1, 2 virtual cores with AVX-512"
 
     def compute_s(self, work: StepWork) -> float:
         """In the graph, with no copy beside it."""
-        rows = graph_rows(work.num_rows)
         return (
             self.step_s
-            + min(rows, FIRST_ROWS) * self.row_s
-            + max(rows - FIRST_ROWS, 0) * self.further_row_s
+            + graph_rows(work.num_rows) * self.row_s
+            + graph_rows(work.draws) * self.draw_s
             + work.decode_depth * self.decode_cell_s
             + work.prefill_depth * self.prefill_cell_s
         )

@@ -26,6 +26,7 @@ from kvalet.sim.scenario import Scenario
 from kvalet.sim.workloads import Lengths, Request, draw
 
 SEED = 1
+APART_S = 0.02
 CONFIGURATIONS: Mapping[str, Scenario] = {
     "ample": Scenario(chats=4, tokens=500, ctx_size=4096),
     "four chats": Scenario(chats=4),
@@ -105,7 +106,14 @@ def load_of(name: str) -> tuple[Request, ...]:
     scenario = CONFIGURATIONS[name]
     lengths = Lengths(scenario.tokens, scenario.ctx_size)
     drawn = draw(scenario.workload, scenario.arrivals, scenario.chats, scenario.gap, lengths, SEED)
-    return tuple(replace(request, max_tokens=request.num_output) for request in drawn)
+    return tuple(_playable(request) for request in drawn)
+
+
+def _playable(request: Request) -> Request:
+    """As a real server can be asked it: a model cannot be told to stop before its limit, and
+    requests sent at one time arrive in any order."""
+    arrival_s = request.arrival_s + APART_S * request.conversation
+    return replace(request, arrival_s=arrival_s, max_tokens=request.num_output)
 
 
 def simulated(name: str, costs: CostModel) -> Outcome:

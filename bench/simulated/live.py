@@ -1,8 +1,7 @@
 """The requests of a simulated load, sent to a real server at the times at which they arrive there.
 
 Prompts are random tokens of the lengths that the load says, from the upper half of the vocabulary,
-where no control tokens are. An answer is as long as its `max_tokens`, in both worlds: a real model
-cannot be told to stop earlier.
+where no control tokens are. An answer is as long as its `max_tokens`.
 """
 
 import asyncio

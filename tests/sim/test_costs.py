@@ -51,18 +51,18 @@ def test_graphs_have_the_widths_of_the_engine_s() -> None:
 
 
 def test_the_defaults_are_what_was_measured() -> None:
-    """docs/lab-log.md, "The simulator's costs": 1 and 4 chats about 300 deep, and a prompt, within
-    8 %."""
+    """docs/lab-log.md, "The simulator's costs": 1 and 4 chats about 300 deep, and a prompt. Steps
+    of one kind differ by 15 % between runs of the record."""
     costs = CostModel()
     prompt_s = sum(
         costs.compute_s(StepWork(prefill_rows=rows, prefill_depth=rows * depth, draws=1))
         for rows, depth in ((512, 256), (512, 768), (437, 1242))
     )
-    assert prompt_s == pytest.approx(4.63, rel=0.08)
+    assert prompt_s == pytest.approx(4.63, rel=0.15)
     for count, compute_ms, step_ms in ((1, 8.62, 10.02), (4, 21.45, 23.11)):
         compute_s = costs.compute_s(StepWork(count, count * 300, draws=count))
-        assert 1e3 * compute_s == pytest.approx(compute_ms, rel=0.08)
-        assert 1e3 * (compute_s + costs.outside_s(count)) == pytest.approx(step_ms, rel=0.08)
+        assert 1e3 * compute_s == pytest.approx(compute_ms, rel=0.15)
+        assert 1e3 * (compute_s + costs.outside_s(count)) == pytest.approx(step_ms, rel=0.15)
 
 
 def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ class Batcher:
         if num_decoding:
             total = min(total, self._config.decode_chunk or self.pacing.chunk())
         chunk = max(1, total // max(1, num_filling))
-        return Pace(chunk, self._config.lookahead_steps, self._config.n_ctx)
+        config = self._config
+        return Pace(chunk, config.lookahead_steps, config.n_ctx, config.entry_steps)
 
     def grants(self, active: list[Sequence]) -> Iterator[tuple[Sequence, Grant | None]]:
         """Who takes part and with what; None for one that no page can be had for."""

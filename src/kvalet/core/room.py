@@ -16,6 +16,7 @@ class Pace:
     chunk: int  # tokens of prefill or replay a sequence computes a step
     lookahead_steps: int
     n_ctx: int
+    entry_steps: int = 0  # that whoever enters is to have room for, if those are more
 
 
 def cells_after(seq: Sequence, steps: int, pace: Pace) -> int:
@@ -87,7 +88,7 @@ def can_enter(
     would be alone."""
     wanted = entry.fresh + sum(need(s, pace) + committed(s, pace) for s in residents)
     if residents:
-        steps = pace.lookahead_steps
+        steps = max(pace.lookahead_steps, pace.entry_steps)
         if entry.is_resume:
             steps = max(steps, -(-entry.num_to_compute // pace.chunk))
         wanted += sum(lookahead_once_computed(s, steps, pace) for s in [*residents, seq])

@@ -23,7 +23,9 @@ from kvalet.settings import show
 from kvalet.sim.scenario import Scenario
 from kvalet.sim.workloads import Request
 
-WARM_UP = {"prompt": "How are you?", "n_predict": 8, "ignore_eos": True, "cache_prompt": False}
+# One token: a step that only generates would be the first thing the pacing of prompts knows, and a
+# simulated server begins without.
+WARM_UP = {"prompt": "How are you?", "n_predict": 1, "ignore_eos": True, "cache_prompt": False}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """SPEC P1's arithmetic, against counting by hand."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +60,17 @@ def test_entering_alone_needs_no_lookahead() -> None:
     entry = room.Entry(fresh=2, num_to_compute=64, is_resume=False)
     assert room.can_enter(seq, entry, [], clear=2, pace=PACE)
     assert not room.can_enter(seq, entry, [decoding(2, 5)], clear=2, pace=PACE)
+
+
+def test_who_enters_may_be_asked_to_have_room_for_longer() -> None:
+    other, seq = decoding(2, 5), make_seq(1, 64, 500)
+    entry = room.Entry(fresh=2, num_to_compute=64, is_resume=False)
+    longer = replace(PACE, entry_steps=32)
+    assert room.can_enter(seq, entry, [other], clear=3, pace=PACE)
+    assert not room.can_enter(seq, entry, [other], clear=3, pace=longer)
+    assert room.can_enter(seq, entry, [other], clear=4, pace=longer)
+    assert room.can_enter(seq, entry, [], clear=2, pace=longer)
+    assert room.shortage([seq, other], clear=3, leaving=0, pace=longer) <= 0
 
 
 def test_the_lookahead_spans_a_replay() -> None:

@@ -49,7 +49,8 @@ class Target:
         return [name for name in OPTIONAL if name not in self.takes]
 
     def client(self) -> httpx.AsyncClient:
-        limits = httpx.Limits(max_connections=None)
+        # A connection kept for the next request may be closed by the server at that very moment.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         return httpx.AsyncClient(base_url=self.url, timeout=TIMEOUT, limits=limits)
 
     async def counters(self, http: httpx.AsyncClient) -> Mapping[str, float]:

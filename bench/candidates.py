@@ -13,7 +13,8 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from statistics import fmean
+from math import sqrt
+from statistics import fmean, stdev
 from typing import cast
 
 from rich.progress import Progress
@@ -185,16 +186,34 @@ def of(workload: str, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def compared(cells: Sequence[Cell], bases: Sequence[Cell]) -> Iterator[str]:
-    for name in (*AVERAGED, *SUMMED):
-        weights = [1 / fmean(base.values(name)) if name in AVERAGED else 1.0 for base in bases]
-        multiple = ratio(by_seed(cells, name, weights), by_seed(bases, name, weights))
+    for name in AVERAGED:
+        yield shown(mean_ratio(values_of(cells, name), values_of(bases, name)))
+    for name in SUMMED:
+        multiple = ratio(by_seed(cells, name), by_seed(bases, name))
         yield "-" if multiple is None else shown(multiple)
 
 
-def by_seed(cells: Sequence[Cell], name: str, weights: Sequence[float]) -> list[float]:
+def mean_ratio(values: Sequence[Sequence[float]], bases: Sequence[Sequence[float]]) -> Ratio:
+    """Mean over loads of the ratios of means over seeds; its error from what remains of each seed
+    over all loads, since one seed's loads are alike. Both: by load, then by seed."""
+    means = [fmean(base) for base in bases]
+    ratios = [fmean(some) / mean for some, mean in zip(values, means, strict=True)]
+    residuals = [
+        [(y - one * x) / mean for y, x in zip(some, base, strict=True)]
+        for some, base, one, mean in zip(values, bases, ratios, means, strict=True)
+    ]
+    by_seed = [fmean(seed) for seed in zip(*residuals, strict=True)]
+    error = stdev(by_seed) / sqrt(len(by_seed)) if len(by_seed) > 1 else 0.0
+    return Ratio(fmean(ratios), error)
+
+
+def values_of(cells: Sequence[Cell], name: str) -> list[list[float]]:
+    return [cell.values(name) for cell in cells]
+
+
+def by_seed(cells: Sequence[Cell], name: str) -> list[float]:
     """Sums over loads."""
-    runs = zip(*(cell.values(name) for cell in cells), strict=True)
-    return [sum(map(float.__mul__, values, weights)) for values in runs]
+    return [sum(values) for values in zip(*values_of(cells, name), strict=True)]
 
 
 def shown(multiple: Ratio) -> str:

@@ -1,7 +1,7 @@
 """The requests of a simulated load, sent to a real server at the times at which they arrive there.
 
 Prompts are random tokens of the lengths that the load says, from the upper half of the vocabulary,
-where no control tokens are. An answer is as long as its `max_tokens`.
+where SmolLM2 has no control tokens. An answer is as long as its `max_tokens`.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ from random import Random
 
 import httpx
 
-from kvalet.bench.chats import TIMEOUT
 from kvalet.bench.process import ServerProcess, model_flags
 from kvalet.bench.target import server_counters
 from kvalet.config import settings
@@ -22,6 +21,8 @@ from kvalet.errors import EngineError
 from kvalet.settings import show
 from kvalet.sim.scenario import Scenario
 from kvalet.sim.workloads import Request
+
+ANSWER_S = 1800.0  # answers come at once, when they are whole
 
 # One token: a step that only generates would be the first thing the pacing of prompts knows, and a
 # simulated server begins without.
@@ -41,7 +42,10 @@ class Outcome:
 def play(scenario: Scenario, requests: Sequence[Request], model: str | None) -> Outcome:
     """On a server of its own. Raises EngineError if a request fails."""
     with ServerProcess(*model_flags(model), *flags_of(scenario)) as server:
-        return asyncio.run(_play(server.url, requests))
+        try:
+            return asyncio.run(_play(server.url, requests))
+        except httpx.HTTPError as error:
+            raise EngineError(f"a request failed: {type(error).__name__}: {error}") from None
 
 
 def flags_of(scenario: Scenario) -> Iterator[str]:
@@ -58,7 +62,7 @@ def flags_of(scenario: Scenario) -> Iterator[str]:
 
 
 async def _play(url: str, requests: Sequence[Request]) -> Outcome:
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=ANSWER_S) as http:
         await _post(http, WARM_UP)
         num_vocab = await _num_vocab(http)
         before = await server_counters(http)

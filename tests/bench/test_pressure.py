@@ -12,6 +12,7 @@ from kvalet.bench.prompts import pressing_chats, uneven_chats
 from tests.bench.streams import moments
 
 MIB = 1 << 20
+SMALL = [Chat("", {"max_tokens": 1}, ChatState.DONE, num_tokens=1) for _ in range(7)]
 COUNTED = {"n_preempt_total": 3, "n_preempt_swap_total": 2, "n_preempt_recompute_total": 1}
 
 
@@ -25,11 +26,25 @@ def run() -> Run:
         Chat("c", ten, ended, "thr", num_tokens=9),
         Chat("d", ten),
     ]
-    return Run(chats, wall_s=5.0, counted=defaultdict(int, COUNTED), num_small=7)
+    return Run(chats, wall_s=5.0, counted=defaultdict(int, COUNTED), small=SMALL)
+
+
+def alone(*texts: str) -> dict[str, Chat]:
+    return {name: Chat(name, {}, text=text) for name, text in zip("abcd", texts, strict=False)}
+
+
+def test_why_a_chat_failed_is_told_also_of_one_alone_or_small() -> None:
+    solo, small = alone("one", "two", "thr", ""), Chat("", {})
+    solo["b"].fail("no room")
+    small.fail("too late")
+    played = replace(run(), small=[small])
+    played.chats[3].fail("it broke")
+    figures = played.figures(solo)
+    assert (figures.errors, figures.small_requests) == (["it broke", "no room", "too late"], 0)
 
 
 def test_figures() -> None:
-    figures = run().figures({"a": "one", "b": "2", "c": "thr", "d": ""})
+    figures = run().figures(alone("one", "2", "thr", ""))
     assert (figures.chats, figures.completed, figures.identical) == (4, 2, 1)
     assert not figures.is_right
     assert (figures.parks, figures.swapped, figures.recomputed) == (3, 2, 1)
@@ -40,7 +55,7 @@ def test_figures() -> None:
 
 
 def test_what_a_server_does_not_count_is_not_zero() -> None:
-    figures = replace(run(), counted={}).figures({"a": "one", "b": "two", "c": "thr", "d": ""})
+    figures = replace(run(), counted={}).figures(alone("one", "two", "thr", ""))
     assert (figures.parks, figures.swapped, figures.recomputed_tokens) == (None, None, None)
     assert figures.cells()[2:6] == ("-",) * 4
     assert figures.comparable()["completed"] == 2
@@ -48,14 +63,14 @@ def test_what_a_server_does_not_count_is_not_zero() -> None:
 
 def test_to_fail_at_once_is_not_fast() -> None:
     failed = [Chat("a", {"max_tokens": 10}, ChatState.FAILED)]
-    figures = Run(failed, wall_s=0.01, counted={}, num_small=0).figures({"a": ""})
+    figures = Run(failed, wall_s=0.01, counted={}, small=[]).figures(alone(""))
     assert figures.gap_p50_ms is None
     assert figures.comparable() == {"completed": 0, "identical to alone": 0}
     assert figures.cells()[-2] == "- / -"
 
 
 def test_a_table_is_markdown() -> None:
-    figures = run().figures({"a": "", "b": "", "c": "", "d": ""})
+    figures = run().figures(alone("", "", "", ""))
     lines = list(table([({"policy": "smallest"}, figures), ({"policy": "largest"}, figures)]))
     assert len(lines) == 4
     assert {line.count("|") for line in lines} == {len(HEADINGS) + 2}

@@ -96,7 +96,7 @@ def test_park_lines() -> None:
 
 
 def test_a_table_of_mirroring() -> None:
-    figures = PressureRun([], 1.0, dict.fromkeys(PRESSURE_COUNTERS, 0.0), 0).figures({})
+    figures = PressureRun([], 1.0, dict.fromkeys(PRESSURE_COUNTERS, 0.0), []).figures({})
     found = [
         mirror.Run(mode, [ParkLine(MIB, "swap", ms)], 0.25, 3 * MIB, figures)
         for mode, ms in (("on", 2.0), ("off", 8.0), ("on", 4.0))

@@ -156,14 +156,14 @@ class Chat:
 
     def end(self) -> None:
         """Its stream is over. Of a server that does not count, tokens are taken to be pieces."""
+        if not self.is_counted:
+            self.num_tokens = self.num_pieces
         if self.state is ChatState.FAILED:
             return
         if not self.finish_reason:
             self.fail("the stream ended early")
             return
         self.state = ChatState.DONE
-        if not self.is_counted:
-            self.num_tokens = self.num_pieces
 
 
 def _either(told: int | None, before: int) -> int:

@@ -6,9 +6,7 @@ compares the texts. The last lines of its output are for scripts.
 
 import asyncio
 import contextlib
-import signal
 import time
-from types import FrameType
 
 import httpx
 from rich.console import Console
@@ -17,6 +15,7 @@ from kvalet.bench.chats import TIMEOUT, Chat, stream_chat
 from kvalet.bench.demo_view import DemoView
 from kvalet.bench.process import ServerProcess
 from kvalet.bench.prompts import pressing_chats
+from kvalet.signals import end_on_sigterm
 
 POOL_CELLS = 2048
 NUM_TOKENS = 700
@@ -26,7 +25,7 @@ POLL_S = 0.25
 
 def run(console: Console) -> int:
     """0 if some chat was parked and all are complete and identical to their solo runs, else 1."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_on_sigterm()
     bodies = pressing_chats(NUM_TOKENS)
     together = [Chat(name, body) for name, body in bodies]
     alone = [Chat(name, {**body, "cache_prompt": False}) for name, body in bodies]
@@ -41,10 +40,6 @@ def run(console: Console) -> int:
         seconds = asyncio.run(_play(server.url, view, together, alone))
     _print_times(console, *seconds)
     return _verdict(console, together, alone)
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)  # leaves the server's block, and the server with it
 
 
 async def _play(

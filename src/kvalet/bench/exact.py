@@ -100,6 +100,8 @@ def run(console: Console, options: Options) -> int:
         )
     matrix = measure(console, options)
     console.print(*markdown(HEADINGS, [row.cells() for row in matrix.rows]), "", sep="\n")
+    for error in matrix.errors:
+        console.print(f"a chat failed: {error}")
     console.print(json.dumps({**circumstances(), **asdict(options), **asdict(matrix)}))
     return 0 if matrix.is_right else 1
 
@@ -174,8 +176,12 @@ def texts_of(chats: Sequence[Chat]) -> Texts:
     """Raises EngineError if one is not whole: there is nothing to compare with."""
     for chat in chats:
         if not chat.text or not chat.is_complete:
-            raise EngineError(f"{chat.name}: no text to compare with: {chat.error or 'none came'}")
+            raise EngineError(f"{chat.name}: no text to compare with: {chat.error or _cut(chat)}")
     return {chat.name: chat.text for chat in chats}
+
+
+def _cut(chat: Chat) -> str:
+    return f"it ended after {chat.num_tokens} tokens" if chat.text else "none came"
 
 
 def row(

@@ -17,6 +17,7 @@ from kvalet.bench.target import Target
 
 Bodies: TypeAlias = Sequence[tuple[str, dict[str, Any]]]  # names and chat completion bodies
 Texts: TypeAlias = Mapping[str, str]  # of each chat, by its name
+Alone: TypeAlias = Mapping[str, Chat]  # by its name
 
 MAX_ERROR = 300  # characters of what a server says
 
@@ -78,12 +79,12 @@ def first_difference(text: str, other: str) -> int:
     return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
 
 
-async def texts_alone(target: Target, bodies: Bodies) -> Texts:
+async def chats_alone(target: Target, bodies: Bodies) -> Alone:
     """One after another, with nothing found from earlier ones where the server can be told so."""
     async with target.client() as http:
         wanted = [(name, target.body({**body, "cache_prompt": False})) for name, body in bodies]
         chats = [Chat(name, body) for name, body in wanted]
-        return {chat.name: (await stream_chat(http, chat)).text for chat in chats}
+        return {chat.name: await stream_chat(http, chat) for chat in chats}
 
 
 def errors_of(chats: Iterable[Chat]) -> list[str]:
@@ -112,16 +113,18 @@ class Run:
     chats: list[Chat]
     wall_s: float
     counted: Mapping[str, float]  # by the server, meanwhile
-    num_small: int
+    small: list[Chat]  # asked meanwhile, one after another
 
-    def figures(self, alone: Texts) -> Figures:
+    def figures(self, alone: Alone) -> Figures:
         chats = self.chats
         gaps_ms = [1e3 * gap for chat in chats for gap in chat.gaps_s]
         pauses_s = [pause for chat in chats for pause in chat.pauses_s]
         return Figures(
             chats=len(chats),
             completed=sum(chat.is_complete for chat in chats),
-            identical=sum(chat.is_complete and chat.text == alone[chat.name] for chat in chats),
+            identical=sum(
+                chat.is_complete and chat.text == alone[chat.name].text for chat in chats
+            ),
             parks=self._count("n_preempt_total"),
             swapped=self._count("n_preempt_swap_total"),
             recomputed=self._count("n_preempt_recompute_total"),
@@ -131,8 +134,8 @@ class Run:
             longest_parked_s=max(pauses_s, default=0.0),
             gap_p50_ms=percentile_or_none(gaps_ms, 50),
             gap_p95_ms=percentile_or_none(gaps_ms, 95),
-            small_requests=self.num_small,
-            errors=errors_of(chats),
+            small_requests=sum(chat.is_complete for chat in self.small),
+            errors=errors_of([*chats, *alone.values(), *self.small]),
         )
 
     def _count(self, name: str) -> int | None:
@@ -144,8 +147,8 @@ async def play(target: Target, bodies: Bodies, *, with_small: bool) -> Run:
     chats = [Chat(name, target.body(body)) for name, body in bodies]
     async with target.client() as http:
         before = await target.counters(http)
-        answered: list[int] = []
-        small = asyncio.create_task(_send_small(http, target, answered)) if with_small else None
+        asked: list[Chat] = []
+        small = asyncio.create_task(_send_small(http, target, asked)) if with_small else None
         start = time.monotonic()
         await asyncio.gather(*(stream_chat(http, chat) for chat in chats))
         wall_s = time.monotonic() - start
@@ -153,13 +156,14 @@ async def play(target: Target, bodies: Bodies, *, with_small: bool) -> Run:
             small.cancel()
         after = await target.counters(http)
     counted = {name: after[name] - before.get(name, 0) for name in after}
-    return Run(chats, wall_s, counted, len(answered))
+    return Run(chats, wall_s, counted, asked)
 
 
-async def _send_small(http: httpx.AsyncClient, target: Target, answered: list[int]) -> None:
-    """One small request after another, for ever; counts in `answered`."""
+async def _send_small(http: httpx.AsyncClient, target: Target, asked: list[Chat]) -> None:
+    """One small request after another until one fails, each added to `asked`."""
     for number in itertools.count():
-        chat = await stream_chat(http, Chat("", target.body(small_request(number))))
+        chat = Chat("", target.body(small_request(number)))
+        asked.append(chat)
+        await stream_chat(http, chat)
         if chat.error:
             return
-        answered.append(number)

@@ -91,9 +91,9 @@ def where(args: argparse.Namespace) -> "Where":
 
 
 def _fresh() -> int:
-    """A first number that hardly any earlier invocation has had. Always of as many digits, so
-    prompts of two invocations are of about the same length."""
-    return APART * (10_000 + secrets.randbelow(90_000))
+    """A first number that hardly any earlier invocation has had. Of as many digits each time, also
+    divided by the number of subjects, so that prompts are of about the same length."""
+    return APART * (40_000 + secrets.randbelow(60_000))
 
 
 def _default_model() -> str:

@@ -14,13 +14,13 @@ from typing import Final
 from rich.console import Console
 
 from kvalet.bench.figures import (
+    Alone,
     Bodies,
     Figures,
     ParkLine,
-    Texts,
+    chats_alone,
     park_lines,
     play,
-    texts_alone,
 )
 from kvalet.bench.prompts import pressing_chats
 from kvalet.bench.report import (
@@ -59,7 +59,7 @@ def run(console: Console, options: Options) -> int:
     bodies = pressing_chats(options.num_tokens)
     console.print(f"{len(bodies)} chats, one after another")
     with options.where.start(*POOL) as server:
-        alone = asyncio.run(texts_alone(Target(server.url), bodies))
+        alone = asyncio.run(chats_alone(Target(server.url), bodies))
     runs = [
         _run(console, options, bodies, alone, number, mirror)
         for number in range(options.where.num_rounds)
@@ -72,7 +72,7 @@ def run(console: Console, options: Options) -> int:
 
 
 def _run(
-    console: Console, options: Options, bodies: Bodies, alone: Texts, number: int, mirror: str
+    console: Console, options: Options, bodies: Bodies, alone: Alone, number: int, mirror: str
 ) -> Run:
     console.print(f"round {number + 1}, --preempt-mirror {mirror}")
     with options.where.start(*POOL, more=("--preempt-mirror", mirror)) as server:

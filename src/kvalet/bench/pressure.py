@@ -1,7 +1,7 @@
 """`kvalet bench pressure`: chats that do not fit together, and what that costs.
 
 One run against a server; or a table of runs, each against a server of its own: of budgets and
-policies, or of uneven chats in both entry orders. Texts are compared with those of the same chats
+policies, or of uneven chats in both entry orders. Alone are compared with those of the same chats
 alone, made once. Or rounds on two servers by turns. The last line of its output is JSON.
 """
 
@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from rich.console import Console
 
 from kvalet.bench import versus
-from kvalet.bench.figures import HEADINGS, Bodies, Figures, Texts, park_lines, play, texts_alone
+from kvalet.bench.figures import HEADINGS, Alone, Bodies, Figures, chats_alone, park_lines, play
 from kvalet.bench.prompts import pressing_chats, uneven_chats
 from kvalet.bench.report import begin, circumstances, markdown
 from kvalet.bench.target import Target, Where, at
@@ -72,7 +72,7 @@ def measure_at(target: Target, options: Options, number: int = 0) -> Figures:
     """At once and then alone. `number`: of the round; other chats in each."""
     bodies = _bodies(options, number)
     run = asyncio.run(play(target, bodies, with_small=options.with_small))
-    return run.figures(asyncio.run(texts_alone(target, bodies)))
+    return run.figures(asyncio.run(chats_alone(target, bodies)))
 
 
 def _bodies(options: Options, number: int = 0) -> Bodies:
@@ -120,15 +120,15 @@ def _uneven(console: Console, options: Options) -> Iterator[Row]:
 _RUNS: Final = {"once": _once, "matrix": _matrix, "uneven": _uneven}
 
 
-def _alone(console: Console, options: Options, bodies: Bodies) -> Texts:
+def _alone(console: Console, options: Options, bodies: Bodies) -> Alone:
     """From a quiet server in which each chat has the whole pool to itself."""
     console.print(f"{len(bodies)} chats, one after another")
     with options.where.start(*POOL) as server:
-        return asyncio.run(texts_alone(Target(server.url), bodies))
+        return asyncio.run(chats_alone(Target(server.url), bodies))
 
 
 def _played(
-    console: Console, options: Options, bodies: Bodies, alone: Texts, about: dict[str, str]
+    console: Console, options: Options, bodies: Bodies, alone: Alone, about: dict[str, str]
 ) -> tuple[Figures, str]:
     """The chats at once, on a server with the flags of `about`; also what that server printed."""
     flags = [word for flag in about.items() if flag[1] != DEFAULT for word in flag]

@@ -7,7 +7,7 @@ output is JSON.
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Final, NamedTuple, TypeAlias
 
 from rich.console import Console
@@ -43,7 +43,9 @@ def run(console: Console, where: Where) -> int:
     table = ([name, line.case, line.result] for name, line in found)
     console.print(*markdown(HEADINGS, table), "", sep="\n")
     lines = [{"benchmark": name, **line._asdict()} for name, line in found]
-    console.print(json.dumps({**circumstances(), "lines": lines, "seconds": seconds}))
+    console.print(
+        json.dumps({**circumstances(), "where": asdict(where), "lines": lines, "seconds": seconds})
+    )
     return 0 if all(line.is_right for _, line in found) else 1
 
 

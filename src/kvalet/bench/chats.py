@@ -12,8 +12,9 @@ from itertools import dropwhile, pairwise
 from typing import Any, NamedTuple
 
 import httpx
+from pydantic import ValidationError
 
-from kvalet.bench.events import Event, Timings, Usage
+from kvalet.bench.events import Event, Timings, Usage, told
 
 # A parked chat is silent until its turn comes; that may take as long as another chat lasts.
 TIMEOUT = httpx.Timeout(10.0, read=120.0)
@@ -185,8 +186,10 @@ async def stream_chat(http: httpx.AsyncClient, chat: Chat) -> Chat:
                 chat.take(line)
     except httpx.HTTPError as error:
         chat.fail(f"{type(error).__name__}: {error}")
-    except ValueError as error:
-        chat.fail(f"no event of a chat completion: {error}")
+    except ValidationError as error:
+        chat.fail(f"no event of a chat completion: {told(error)}")
+    except UnicodeDecodeError:
+        chat.fail("no event of a chat completion: not UTF-8")
     chat.end()
     return chat
 

@@ -43,6 +43,7 @@ def scheduling(*args: str) -> SchedulerConfig:
         ("LLAMA_SERVER_PREEMPT_LOW", "50", "preempt_low", 50),
         ("LLAMA_SERVER_PREEMPT_RESUME", "pass", "preempt_resume", "pass"),
         ("LLAMA_SERVER_PREEMPT_STARVED", "5", "preempt_starved", 5),
+        ("LLAMA_SERVER_PREEMPT_REPLAY_MARGIN", "7", "preempt_replay_margin", 7),
         ("LLAMA_SERVER_PREEMPT_ROTATE", "0.5", "preempt_rotate", 0.5),
         ("LLAMA_SERVER_PREEMPT_EVERY", "8", "preempt_every", 8),
         ("LLAMA_SERVER_PREEMPT_PLANNER", "off", "preempt_planner", False),
@@ -194,7 +195,16 @@ def test_the_scheduler_is_told() -> None:
     told = scheduling(
         *("-np", "3", "--no-preempt", "--preempt-policy", "oldest", "--preempt-resume", "pass"),
         *("--preempt-trigger", "watermark", "--preempt-high", "70", "--preempt-low", "40"),
-        *("--preempt-starved", "9", "--preempt-rotate", "7", "--prefill-stretch", "3"),
+        *(
+            "--preempt-replay-margin",
+            "5",
+            "--preempt-starved",
+            "9",
+            "--preempt-rotate",
+            "7",
+            "--prefill-stretch",
+            "3",
+        ),
         *("--context-shift", "--preempt-ram", "-1", "-b", "2"),
     )
     assert told == SchedulerConfig(
@@ -208,6 +218,7 @@ def test_the_scheduler_is_told() -> None:
         high_percent=70,
         low_percent=40,
         starved_after=9,
+        replay_margin=5,
         rotate_s=7.0,
         prefill_stretch=3.0,
         context_shift=True,

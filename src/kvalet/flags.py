@@ -218,6 +218,13 @@ class ServeConfig:
         3,
         "parks after which a chat is passed over while another can be parked",
     )
+    preempt_replay_margin: int = setting(
+        "--preempt-replay-margin STEPS",
+        "LLAMA_SERVER_PREEMPT_REPLAY_MARGIN",
+        integer(0),
+        32,
+        "a parked chat is computed again only when there is room for so many steps after that",
+    )
     preempt_rotate: float = setting(
         "--preempt-rotate SECONDS",
         "LLAMA_SERVER_PREEMPT_ROTATE",

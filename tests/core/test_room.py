@@ -62,15 +62,16 @@ def test_entering_alone_needs_no_lookahead() -> None:
     assert not room.can_enter(seq, entry, [decoding(2, 5)], clear=2, pace=PACE)
 
 
-def test_who_enters_may_be_asked_to_have_room_for_longer() -> None:
+def test_a_replay_begins_when_there_is_room_after_it() -> None:
     other, seq = decoding(2, 5), make_seq(1, 64, 500)
-    entry = room.Entry(fresh=2, num_to_compute=64, is_resume=False)
-    longer = replace(PACE, entry_steps=32)
-    assert room.can_enter(seq, entry, [other], clear=3, pace=PACE)
-    assert not room.can_enter(seq, entry, [other], clear=3, pace=longer)
-    assert room.can_enter(seq, entry, [other], clear=4, pace=longer)
-    assert room.can_enter(seq, entry, [], clear=2, pace=longer)
-    assert room.shortage([seq, other], clear=3, leaving=0, pace=longer) <= 0
+    copied = room.Entry(fresh=2, num_to_compute=1, is_resume=True)
+    replayed = room.Entry(fresh=2, num_to_compute=64, is_resume=True, num_to_replay=63)
+    patient = replace(PACE, replay_margin=32)
+    assert room.can_enter(seq, replayed, [other], clear=3, pace=PACE)
+    assert room.can_enter(seq, copied, [other], clear=3, pace=patient)
+    assert not room.can_enter(seq, replayed, [other], clear=3, pace=patient)
+    assert room.can_enter(seq, replayed, [other], clear=5, pace=patient)
+    assert room.can_enter(seq, replayed, [], clear=2, pace=patient)
 
 
 def test_the_lookahead_spans_a_replay() -> None:

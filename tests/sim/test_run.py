@@ -12,7 +12,7 @@ from kvalet.sim.figures import figures_of
 from kvalet.sim.run import Run, Simulation, simulate
 from kvalet.sim.scenario import Scenario
 from kvalet.sim.timeline import Phase
-from kvalet.sim.workloads import WORKLOADS, Request
+from kvalet.sim.workloads import WORKLOADS, Lengths, Request, draw
 from tests.sim.builders import PRESSED, SECOND_A_STEP, draw_small, request
 
 COSTS = CostModel()
@@ -142,6 +142,20 @@ def test_the_scheduler_is_not_told_how_long_an_answer_is() -> None:
 
     Simulation(PRESSED, (Request(0, 0.0, 8, 5, max_tokens=100),), COSTS, note).run()
     assert set(told) == {100}
+
+
+def test_a_replay_is_not_begun_for_a_few_tokens() -> None:
+    """Eight chats that take turns in a small pool without host memory (ADR 0010)."""
+    pressed = Scenario(tokens=200, ctx_size=768, parallel=8, preempt_ram=0, cache_ram=0)
+    requests = draw("measured", "together", 8, 1.0, Lengths(200, 768), seed=1)
+    patient, hasty = (
+        figures_of(simulate(replace(pressed, preempt_replay_margin=steps), requests, COSTS))
+        for steps in (pressed.preempt_replay_margin, 0)
+    )
+    assert patient.completed == hasty.completed == 8
+    assert patient.parks < hasty.parks
+    assert patient.tokens_recomputed < hasty.tokens_recomputed
+    assert patient.makespan_s < hasty.makespan_s
 
 
 def test_waste_stays_small() -> None:

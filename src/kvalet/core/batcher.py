@@ -40,7 +40,7 @@ class Batcher:
             total = min(total, self._config.decode_chunk or self.pacing.chunk())
         chunk = max(1, total // max(1, num_filling))
         config = self._config
-        return Pace(chunk, config.lookahead_steps, config.n_ctx, config.entry_steps)
+        return Pace(chunk, config.lookahead_steps, config.n_ctx, config.replay_margin)
 
     def grants(self, active: list[Sequence]) -> Iterator[tuple[Sequence, Grant | None]]:
         """Who takes part and with what; None for one that no page can be had for."""

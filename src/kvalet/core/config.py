@@ -15,7 +15,7 @@ class SchedulerConfig:
     decode_chunk: int | None = None  # prefill tokens of a step with decoders; None: measured
     prefill_stretch: float = 2.0  # how much longer such a step may take than one without
     lookahead_steps: int = 1  # 8 where copies run beside steps (SPEC P1)
-    entry_steps: int = 0  # a longer lookahead for who enters
+    replay_margin: int = 0  # steps that there must be room for after a replay
     preempt: bool = True  # False: a sequence whose page cannot be had ends with an error
     trigger: str = "lookahead"  # or "watermark"
     high_percent: int = 94  # of the pool, for the watermark trigger

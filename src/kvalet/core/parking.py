@@ -77,12 +77,14 @@ class Parking:
     def entry(self, seq: Sequence) -> Entry:
         """What bringing `seq` in would take."""
         places = self._locate(seq)
+        num_cells = self._cells_in(seq, places)
         num_host = sum(isinstance(place, HostPage) for place in places)
         shared = sum(not isinstance(p, HostPage) and self._pool.refs(p) > 0 for p in places)
         return Entry(
             fresh=pages_for(len(seq.tokens)) - shared,
-            num_to_compute=len(seq.tokens) - self._cells_in(seq, places),
+            num_to_compute=len(seq.tokens) - num_cells,
             is_resume=seq.status is Status.PREEMPTED,
+            num_to_replay=max(0, seq.num_computed - num_cells),
             num_pool=len(places) - num_host,
             num_host=num_host,
         )

@@ -16,7 +16,7 @@ class Pace:
     chunk: int  # tokens of prefill or replay a sequence computes a step
     lookahead_steps: int
     n_ctx: int
-    entry_steps: int = 0  # that whoever enters is to have room for, if those are more
+    replay_margin: int = 0  # steps after a replay that there must be room for, to begin it
 
 
 def cells_after(seq: Sequence, steps: int, pace: Pace) -> int:
@@ -75,6 +75,7 @@ class Entry:
     fresh: int  # clear pages used up, cached ones found by name included (clear until taken)
     num_to_compute: int  # known tokens that are neither found by name nor in the host store
     is_resume: bool
+    num_to_replay: int = 0  # of those, that were computed before
     num_pool: int = 0  # pages found in the pool
     num_host: int = 0  # pages found in the host store
 
@@ -82,14 +83,19 @@ class Entry:
 def can_enter(
     seq: Sequence, entry: Entry, residents: list[Sequence], clear: int, pace: Pace
 ) -> bool:
-    """The entry gate, for first admission and resume alike.
-
-    The lookahead spans a replay, during which the others go on growing; it is waived for one that
+    """The entry gate, for first admission and resume alike. The lookahead is waived for one that
     would be alone."""
     wanted = entry.fresh + sum(need(s, pace) + committed(s, pace) for s in residents)
     if residents:
-        steps = max(pace.lookahead_steps, pace.entry_steps)
-        if entry.is_resume:
-            steps = max(steps, -(-entry.num_to_compute // pace.chunk))
+        steps = _steps_ahead(entry, pace)
         wanted += sum(lookahead_once_computed(s, steps, pace) for s in [*residents, seq])
     return wanted <= clear
+
+
+def _steps_ahead(entry: Entry, pace: Pace) -> int:
+    """A replay is spanned, during which the others go on growing, and a margin after it: whoever is
+    parked soon afterwards has computed again for nothing."""
+    if not entry.is_resume:
+        return pace.lookahead_steps
+    steps = max(pace.lookahead_steps, -(-entry.num_to_compute // pace.chunk))
+    return steps + pace.replay_margin if entry.num_to_replay else steps

@@ -81,10 +81,16 @@ AXES: Final = (
         "preempt_trigger", ("lookahead", "watermark"), "when one is parked", "--preempt-trigger"
     ),
     Axis("lookahead", ("--lookahead",), integer(1), "STEPS", "that the trigger looks ahead"),
-    Axis("entry", ("--entry",), integer(0), "STEPS", "that there must be room for to enter"),
     Axis("preempt_high", ("--preempt-high",), integer(1, 100), "PERCENT", "watermark: park above"),
     Axis("preempt_low", ("--preempt-low",), integer(1, 100), "PERCENT", "watermark: enter below"),
     Axis("preempt_starved", ("--preempt-starved",), integer(1), "N", "parks until passed over"),
+    Axis(
+        "preempt_replay_margin",
+        ("--preempt-replay-margin",),
+        integer(0),
+        "STEPS",
+        "room after a replay, to begin it",
+    ),
     Axis(
         "preempt_ram",
         ("--preempt-ram",),

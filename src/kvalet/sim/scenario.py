@@ -25,7 +25,7 @@ class Scenario:
     parallel: int = 4
     preempt_trigger: str = "lookahead"
     lookahead: int | None = None  # steps; None: as `kvalet serve` has it
-    entry: int = 0  # steps, likewise, of who enters
+    preempt_replay_margin: int = 32
     preempt_ram: int = 8192
     preempt_policy: str = "smallest"
     preempt_resume: str = "head"
@@ -51,7 +51,7 @@ class Scenario:
             n_ctx=self.ctx_size,
             max_queue=num_requests,
             lookahead_steps=self.lookahead or (LOOKAHEAD_STEPS if self.preempt_async else 1),
-            entry_steps=self.entry,
+            replay_margin=self.preempt_replay_margin,
             trigger=self.preempt_trigger,
             high_percent=self.preempt_high,
             low_percent=self.preempt_low,

@@ -138,6 +138,8 @@ def test_costs_are_fitted_and_used(capsys: pytest.CaptureFixture[str], tmp_path:
         (("--seeds", "9" * 20), "--seeds: expected an integer from 1 to"),
         (("--trace", "x.jsonl", "--tokens", "4"), "--trace takes the place of"),
         (("--preempt-async", "off", "--preempt-mirror", "on"), "--preempt-mirror on needs"),
+        (("--calibrate", "x", "--costs", "y", "--first-seed", "0"), "simulates nothing"),
+        (("--trace", "x.jsonl", "--first-seed", "3"), "--trace is the same for every seed"),
         (("--calibrate", "x", "--costs", "y", "--json"), "--calibrate simulates nothing"),
         (("--calibrate", "x", "--costs", "y", "--chats", "3"), "--calibrate simulates nothing"),
         (("--trace", "x.jsonl", "--seeds", "4"), "--trace is the same for every seed"),

@@ -131,7 +131,7 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"runs of each scenario (default: {DEFAULT_SEEDS}; 1 with --trace)",
     )
-    add("--first-seed", type=_whole(0, 10**9), default=1, metavar="N", help="(default: 1)")
+    add("--first-seed", type=_whole(0, 10**9), metavar="N", help="(default: 1)")
     add("-j", "--jobs", type=_whole(1), metavar="N", help="processes (default: one a processor)")
     add("--costs", type=Path, metavar="FILE.json", help="what a step and a copied page take")
     add(
@@ -164,17 +164,19 @@ def _whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
 def options_of(args: argparse.Namespace) -> Options:
     """Raises ConfigError for what does not go together."""
     given = [axis.field for axis in AXES if getattr(args, axis.field) is not None]
-    unused = (*given, args.trace, args.seeds, args.jobs, args.plot, args.timeline)
-    if args.calibrate and (any(unused) or args.form != "table"):
+    unused = (args.trace, args.seeds, args.first_seed, args.jobs, args.plot, args.timeline)
+    is_run = given or any(value is not None for value in unused) or args.form != "table"
+    if args.calibrate and is_run:
         raise ConfigError("--calibrate simulates nothing: leave all flags but --costs out")
     if args.trace and (drawn := [name for name in DRAWN if name in given]):
         raise ConfigError(f"--trace takes the place of --{', --'.join(drawn)}")
-    if args.trace and (args.seeds or 1) > 1:
-        raise ConfigError("--trace is the same for every seed: leave --seeds out")
+    if args.trace and ((args.seeds or 1) > 1 or args.first_seed is not None):
+        raise ConfigError("--trace is the same for every seed: leave --seeds and --first-seed out")
     count = args.seeds or (1 if args.trace else DEFAULT_SEEDS)
+    first = 1 if args.first_seed is None else args.first_seed
     return Options(
         scenarios=tuple(_scenarios(args)),
-        seeds=tuple(range(args.first_seed, args.first_seed + count)),
+        seeds=tuple(range(first, first + count)),
         jobs=args.jobs or _num_processors(),
         costs=args.costs,
         trace=args.trace,

@@ -107,7 +107,7 @@ def _key(cell: Cell, names: Sequence[str]) -> str:
 
 def _short(name: str, value: object) -> str:
     """A name says what it is about; a number does not."""
-    text = label(name, value)
+    text = label(value)
     is_name = isinstance(value, str)
     return text if is_name else f"{name.removeprefix('preempt_').replace('_', ' ')} {text}"
 

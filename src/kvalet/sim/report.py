@@ -32,7 +32,7 @@ COLUMNS = (  # of the table: figure, heading, digits
 )
 
 
-def label(field: str, value: object) -> str:
+def label(value: object) -> str:
     return "default" if value is None else show(value)
 
 
@@ -57,7 +57,7 @@ def common(cells: Sequence[Cell]) -> str:
     if scenario.workload in WORKLOADS:  # and not a trace
         always += ["arrivals", "chats", "tokens"]
     parts = [
-        f"{name.replace('_', ' ')} {label(name, value)}"
+        f"{name.replace('_', ' ')} {label(value)}"
         for name, value in asdict(scenario).items()
         if name not in differing and (name in always or value != default[name])
     ]
@@ -77,7 +77,7 @@ def table(cells: Sequence[Cell]) -> Table:
         if name in COMPARED:
             found.add_column("x first", justify="right")
     for cell in cells:
-        row = [label(name, getattr(cell.scenario, name)) for name in names]
+        row = [label(getattr(cell.scenario, name)) for name in names]
         base = baseline_of(cell, cells)
         for name, _, digits in shown:
             spread = Spread.of(cell.values(name))
@@ -137,7 +137,7 @@ def as_csv(cells: Sequence[Cell], seeds: Sequence[int]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*asdict(cells[0].scenario), "seed", *NAMES])
     for cell in cells:
-        scenario = [label(name, value) for name, value in asdict(cell.scenario).items()]
+        scenario = [label(value) for value in asdict(cell.scenario).values()]
         for seed, run in zip(seeds, cell.runs, strict=True):
             figures = [round(value, DIGITS) for value in asdict(run).values()]
             writer.writerow([*scenario, seed, *figures])

@@ -35,7 +35,7 @@ POOLS = (2048, 4096)
 ALL = "all"
 HEADINGS = (
     *("policy", "loads", "makespan", "mean completion"),
-    *("longest park", "longest first wait"),
+    *("longest wait", "longest queue"),
 )
 AVERAGED = ("makespan_s", "mean_completion_s")
 SUMMED = ("longest_wait_s", "longest_queue_s")

@@ -93,6 +93,9 @@ def random_settings(random: Random, model: Path, folder: Path, *, endless: bool)
         "LLAMA_SERVER_PREEMPT_PLANNER": random.choice(("on", "on", "on", "off")),
     }
     copies = random.choice(("--preempt-async", "--preempt-async", "--no-preempt-async"))
+    if copies == "--no-preempt-async":
+        pick["--preempt-mirror"] = "off"
+    pick["--preempt-replay-margin"] = random.choice(("0", "32", "32", "200"))
     flags = (*(word for item in pick.items() for word in item), copies, "--check")
     n_ctx = random.choice((256, 384) if endless else (384, 640, 1000))
     gap_s = random.choice((0.05, 0.15, 0.4))

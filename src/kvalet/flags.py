@@ -223,7 +223,8 @@ class ServeConfig:
         "LLAMA_SERVER_PREEMPT_REPLAY_MARGIN",
         integer(0),
         32,
-        "a parked chat is computed again only when there is room for so many steps after that",
+        "more than a page of a parked chat is computed again only when there is room for so many "
+        "steps after that",
     )
     preempt_rotate: float = setting(
         "--preempt-rotate SECONDS",

@@ -7,7 +7,7 @@ after. A `Pace` says how fast sequences go.
 
 from dataclasses import dataclass
 
-from kvalet.core.plan import pages_for
+from kvalet.core.plan import PAGE_CELLS, pages_for
 from kvalet.core.sequence import RUNNING, Sequence
 
 
@@ -93,9 +93,9 @@ def can_enter(
 
 
 def _steps_ahead(entry: Entry, pace: Pace) -> int:
-    """A replay is spanned, during which the others go on growing, and a margin after it: whoever is
-    parked soon afterwards has computed again for nothing."""
+    """A replay is spanned, during which the others go on growing, and, if it is of more than a last
+    page, a margin after it: whoever is parked soon afterwards has computed again for nothing."""
     if not entry.is_resume:
         return pace.lookahead_steps
     steps = max(pace.lookahead_steps, -(-entry.num_to_compute // pace.chunk))
-    return steps + pace.replay_margin if entry.num_to_replay else steps
+    return steps + pace.replay_margin if entry.num_to_replay >= PAGE_CELLS else steps

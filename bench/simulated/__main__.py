@@ -21,9 +21,10 @@ from kvalet.bench.report import begin, circumstances, markdown, spread
 from kvalet.errors import KvaletError
 from kvalet.sim.costs import CostModel
 from kvalet.sim.figures import figures_of
+from kvalet.sim.grid import Load
 from kvalet.sim.run import simulate
 from kvalet.sim.scenario import Scenario
-from kvalet.sim.workloads import Lengths, Request, draw
+from kvalet.sim.workloads import Request
 
 SEED = 1
 APART_S = 0.02
@@ -103,9 +104,7 @@ def arguments() -> argparse.Namespace:
 
 
 def load_of(name: str) -> tuple[Request, ...]:
-    scenario = CONFIGURATIONS[name]
-    lengths = Lengths(scenario.tokens, scenario.ctx_size)
-    drawn = draw(scenario.workload, scenario.arrivals, scenario.chats, scenario.gap, lengths, SEED)
+    drawn = Load(CostModel()).requests(CONFIGURATIONS[name], SEED)
     return tuple(_playable(request) for request in drawn)
 
 

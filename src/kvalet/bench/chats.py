@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import httpx
 from pydantic import ValidationError
 
-from kvalet.bench.events import Event, Timings, Usage, told
+from kvalet.bench.events import Event, Timings, Usage
+from kvalet.complaint import first_complaint
 
 # A parked chat is silent until its turn comes; that may take as long as another chat lasts.
 TIMEOUT = httpx.Timeout(10.0, read=120.0)
@@ -187,7 +188,7 @@ async def stream_chat(http: httpx.AsyncClient, chat: Chat) -> Chat:
     except httpx.HTTPError as error:
         chat.fail(f"{type(error).__name__}: {error}")
     except ValidationError as error:
-        chat.fail(f"no event of a chat completion: {told(error)}")
+        chat.fail(f"no event of a chat completion: {first_complaint(error)}")
     except UnicodeDecodeError:
         chat.fail("no event of a chat completion: not UTF-8")
     chat.end()

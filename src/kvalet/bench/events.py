@@ -3,7 +3,7 @@ what has another shape is a ValueError."""
 
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 
 class Delta(BaseModel):
@@ -38,10 +38,3 @@ class Event(BaseModel):
     usage: Usage | None = None
     timings: Timings | None = None
     error: Any = None
-
-
-def told(error: ValidationError) -> str:
-    """Its first complaint, with the field."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(str(part) for part in first["loc"])
-    return f"{field}: {first['msg']}" if field else first["msg"]

@@ -11,13 +11,13 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from rich.console import Console
 
 from kvalet.bench import versus
 from kvalet.bench.chats import Chat, stream_chat
-from kvalet.bench.figures import Texts, errors_of, first_difference
+from kvalet.bench.figures import Bodies, errors_of, first_difference, one_by_one, without_cache
 from kvalet.bench.process import ServerProcess
 from kvalet.bench.prompts import pressing_chats
 from kvalet.bench.report import begin, circumstances, markdown
@@ -33,6 +33,8 @@ SAMPLING: Final[Mapping[str, Mapping[str, Any]]] = {
 MIB: Final = 1 << 20
 
 HEADINGS: Final = ("asked", "identical", "first difference at character", "what happened")
+
+Texts: TypeAlias = Mapping[str, str]  # by the chat's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +123,9 @@ def rows_at(target: Target, options: Options, number: int = 0) -> tuple[Texts, l
     """The texts alone, and what any server can be asked. `number`: of the round; other chats in
     each."""
     chats = requests(options.num_tokens, options.where.first + number * NUM_BESIDE)
-    alone = asyncio.run(_alone(target, _without_cache(chats)))
+    alone = asyncio.run(one_by_one(target, without_cache(chats)))
     beside = asyncio.run(_beside(target, chats))
-    again = asyncio.run(_alone(target, chats))
+    again = asyncio.run(one_by_one(target, chats))
     num_found = sum(chat.num_cached for chat in again)
     expected = texts_of(alone)
     rows = [
@@ -149,19 +151,7 @@ def requests(num_tokens: int, first: int = 0) -> list[tuple[str, dict[str, Any]]
     ]
 
 
-def _without_cache(
-    chats: Sequence[tuple[str, dict[str, Any]]],
-) -> list[tuple[str, dict[str, Any]]]:
-    return [(name, {**body, "cache_prompt": False}) for name, body in chats]
-
-
-async def _alone(target: Target, chats: Sequence[tuple[str, dict[str, Any]]]) -> list[Chat]:
-    async with target.client() as http:
-        asked = [Chat(name, target.body(body)) for name, body in chats]
-        return [await stream_chat(http, chat) for chat in asked]
-
-
-async def _beside(target: Target, chats: Sequence[tuple[str, dict[str, Any]]]) -> list[Chat]:
+async def _beside(target: Target, chats: Bodies) -> list[Chat]:
     """Four at once, and then the next four."""
     found: list[Chat] = []
     async with target.client() as http:
@@ -244,7 +234,7 @@ def _row_of_server(options: Options, way: Way, expected: Texts) -> Row:
 async def _asked(server: ServerProcess, options: Options) -> tuple[list[Chat], Mapping[str, float]]:
     target = Target(server.url)
     asked = requests(options.num_tokens, options.where.first)
-    chats = await _alone(target, _without_cache(asked))
+    chats = await one_by_one(target, without_cache(asked))
     async with target.client() as http:
         return chats, await target.counters(http)
 

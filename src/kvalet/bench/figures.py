@@ -16,7 +16,6 @@ from kvalet.bench.report import known, percentile_or_none, shown
 from kvalet.bench.target import Target
 
 Bodies: TypeAlias = Sequence[tuple[str, dict[str, Any]]]  # names and chat completion bodies
-Texts: TypeAlias = Mapping[str, str]  # of each chat, by its name
 Alone: TypeAlias = Mapping[str, Chat]  # by its name
 
 MAX_ERROR = 300  # characters of what a server says
@@ -81,10 +80,17 @@ def first_difference(text: str, other: str) -> int:
 
 async def chats_alone(target: Target, bodies: Bodies) -> Alone:
     """One after another, with nothing found from earlier ones where the server can be told so."""
+    return {chat.name: chat for chat in await one_by_one(target, without_cache(bodies))}
+
+
+async def one_by_one(target: Target, bodies: Bodies) -> list[Chat]:
     async with target.client() as http:
-        wanted = [(name, target.body({**body, "cache_prompt": False})) for name, body in bodies]
-        chats = [Chat(name, body) for name, body in wanted]
-        return {chat.name: await stream_chat(http, chat) for chat in chats}
+        chats = [Chat(name, target.body(body)) for name, body in bodies]
+        return [await stream_chat(http, chat) for chat in chats]
+
+
+def without_cache(bodies: Bodies) -> Bodies:
+    return [(name, {**body, "cache_prompt": False}) for name, body in bodies]
 
 
 def errors_of(chats: Iterable[Chat]) -> list[str]:

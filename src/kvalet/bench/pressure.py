@@ -1,7 +1,7 @@
 """`kvalet bench pressure`: chats that do not fit together, and what that costs.
 
 One run against a server; or a table of runs, each against a server of its own: of budgets and
-policies, or of uneven chats in both entry orders. Alone are compared with those of the same chats
+policies, or of uneven chats in both entry orders. Texts are compared with those of the same chats
 alone, made once. Or rounds on two servers by turns. The last line of its output is JSON.
 """
 

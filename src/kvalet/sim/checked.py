@@ -5,6 +5,7 @@ from typing import Annotated, Final, TypeAlias, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from kvalet.complaint import first_complaint
 from kvalet.errors import ConfigError
 
 T = TypeVar("T")
@@ -34,6 +35,4 @@ def parse(kind: TypeAdapter[T], text: str) -> T:
     try:
         return kind.validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{field}: {first['msg']}" if field else first["msg"]) from None
+        raise ValueError(first_complaint(error)) from None

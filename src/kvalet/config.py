@@ -52,7 +52,7 @@ def _check_together(config: ServeConfig, given: Collection[str]) -> None:
 
 
 def knobs(config: ServeConfig) -> list[str]:
-    """Test knobs that are set, to be announced at load (SPEC P8)."""
+    """Test knobs that are set, to be announced at load (behaviour P8)."""
     found = dict(settings())
     return [
         f"{found[item.name].env}={show(getattr(config, item.name))}"

@@ -36,7 +36,7 @@ class RequestError(KvaletError):
 
 
 class ContextExceeded(RequestError):
-    """A prompt of `n_prompt_tokens` (or, `at_least` so many) in `n_ctx` cells (SPEC S5)."""
+    """A prompt of `n_prompt_tokens` (or, `at_least` so many) in `n_ctx` cells (behaviour S5)."""
 
     kind = "exceed_context_size_error"
 
@@ -62,14 +62,14 @@ class Conflict(RequestError):
 
 
 class StateFileError(RequestError):
-    """A state file that this server cannot take; nothing was changed (SPEC X4)."""
+    """A state file that this server cannot take; nothing was changed (behaviour X4)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "filename")
 
 
 class Overloaded(KvaletError):
-    """No room in the queue, or the server is loading or draining (SPEC S1, C5)."""
+    """No room in the queue, or the server is loading or draining (behaviour S1, C5)."""
 
     status = 503
     kind = "unavailable_error"

@@ -42,7 +42,7 @@ MIN_CTX = 2  # cells
 MIN_SHIFT_CTX = 64  # cells: a page to keep and one to forget
 MIB = 1 << 20
 
-LOOKAHEAD_STEPS = 8  # while copies run beside steps (SPEC P1)
+LOOKAHEAD_STEPS = 8  # while copies run beside steps (behaviour P1)
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ def _num_processors() -> int:
 
 
 def props(info: EngineInfo, scheduling: SchedulerConfig) -> dict[str, object]:
-    """What /props says of pool, engine (its exactness too) and preemption (SPEC M2)."""
+    """What /props says of pool, engine (its exactness too) and preemption (behaviour M2)."""
     pool = {"num_pages": info.num_pages, "page_cells": PAGE_CELLS, "page_bytes": info.page_bytes}
     budgets = {
         "host_budget_bytes": scheduling.host_budget_pages,

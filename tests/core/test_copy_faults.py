@@ -1,4 +1,4 @@
-"""Copies that fail: what becomes of the chats they concern, and what is counted (SPEC P17)."""
+"""Copies that fail: what becomes of the chats they concern, and what is counted (behaviour P17)."""
 
 from collections.abc import Callable
 

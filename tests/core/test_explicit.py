@@ -1,4 +1,4 @@
-"""Parking and resuming on request (SPEC P14), and the measured prefill chunk (S6)."""
+"""Parking and resuming on request, and the measured prefill chunk (behaviour P14, S6)."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 """What idle slots left, when it is parked, asked back, saved and restored while other things go on
-(SPEC P14, C3)."""
+(behaviour P14, C3)."""
 
 from dataclasses import replace
 

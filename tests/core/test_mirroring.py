@@ -1,4 +1,4 @@
-"""Copies ahead of need: what is copied early, what that saves, and what it never does (SPEC A4)."""
+"""Copies ahead of need: what is copied, what that saves, what it never does (behaviour A4)."""
 
 from itertools import pairwise
 

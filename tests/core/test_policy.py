@@ -1,4 +1,4 @@
-"""Who is parked (SPEC P2): never the leader, only who gains, and the policy's order among them."""
+"""Who is parked: never the leader, only who gains, in the policy's order (behaviour P2)."""
 
 from collections.abc import Callable
 

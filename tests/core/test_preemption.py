@@ -1,4 +1,4 @@
-"""Triggers, the line, rotation, context shift, life without preemption (SPEC P4-P10, C1)."""
+"""Triggers, the line, rotation, context shift, life without preemption (behaviour P4-P10, C1)."""
 
 import pytest
 
@@ -304,7 +304,7 @@ def resident(scheduler: Scheduler, seq_id: int, num_computed: int, **changes: ob
     [{"num_preempts": 3}, {"status": Status.REPLAY}, {"priority": 1}, {"num_dropped": 32}],
 )
 def test_the_starved_replaying_higher_and_stuck_are_passed_over(spared: dict[str, object]) -> None:
-    """`num_dropped`: shifted, so it can only be copied, and the budget is 0 (SPEC P2, P5, P7)."""
+    """`num_dropped`: shifted, can only be copied, and the budget is 0 (behaviour P2, P5, P7)."""
     scheduler = make_scheduler(num_pages=15, n_ctx=480, host_budget_pages=0)
     resident(scheduler, 1, 255, priority=1)
     small, other = resident(scheduler, 2, 64, **spared), resident(scheduler, 3, 160)

@@ -1,4 +1,4 @@
-"""SPEC P1's arithmetic, against counting by hand."""
+"""The arithmetic of room, against counting by hand (behaviour P1)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The scheduler on the fake engine: each test one behaviour of SPEC S and P."""
+"""The scheduler on the fake engine: each test one behaviour, of rows S and P."""
 
 import pytest
 from typing_extensions import override

@@ -1,4 +1,4 @@
-"""When a context shift waits for copies, and when it does not (SPEC A6)."""
+"""When a context shift waits for copies, and when it does not (behaviour A6)."""
 
 from kvalet.core.plan import PAGE_CELLS, SlotId
 from kvalet.core.sequence import Sequence, Status

@@ -1,4 +1,4 @@
-"""State files of idle slots: what they hold, where it goes, what a broken one changes (SPEC C3)."""
+"""State files of idle slots: contents, where they go, what a broken one does (behaviour C3)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Copies to the host and to disk: processes, files and faults (SPEC A1, C3, C4, X4)."""
+"""Copies to the host and to disk: processes, files and faults (behaviour A1, C3, C4, X4)."""
 
 import shutil
 import signal

@@ -1,4 +1,4 @@
-"""The same request gets the same bits, whatever happens around it (SPEC X1).
+"""The same request gets the same bits, whatever happens around it (behaviour X1).
 
 One reference answer, taken alone and without the cache; every other way to the same tokens is
 compared with `==`: text, tokens and log-probabilities.

@@ -1,4 +1,4 @@
-"""Second turns find the first one's pages, wherever they are, and nobody else's (SPEC C2, C3, X1).
+"""Second turns find the first one's pages and nobody else's (behaviour C2, C3, X1).
 
 Every answer is compared, tokens too, with that of a server which keeps nothing.
 """

@@ -1,4 +1,4 @@
-"""DESIGN D3: what is computed for a token depends on the tokens before it and on nothing else, to
+"""ADR 0003: what is computed for a token depends on the tokens before it and on nothing else, to
 the last bit. Every test compares all drawn tokens and log-probabilities with `==`."""
 
 from collections.abc import Callable, Iterator, Sequence

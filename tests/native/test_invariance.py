@@ -1,4 +1,4 @@
-"""A row's bits depend on nothing but its own sequence up to itself (DESIGN D3)."""
+"""A row's bits depend on nothing but its own sequence up to itself (ADR 0003)."""
 
 import numpy as np
 import pytest

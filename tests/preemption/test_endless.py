@@ -1,6 +1,6 @@
-"""Context shift: endless chats take turns and finish, each as it is alone (SPEC C1, P7, P10).
+"""Context shift: endless chats take turns and finish, each as it is alone (behaviour C1, P7, P10).
 
-With KVALET_LONG=1 in the environment they are as long as SPEC T says; else ten times shorter.
+With KVALET_LONG=1 they are as long as the rows say, else ten times shorter (behaviour T16, T17).
 """
 
 import logging

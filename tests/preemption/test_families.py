@@ -1,4 +1,4 @@
-"""n > 1: one prompt, held once; a family that overflows the pool still finishes (SPEC P11)."""
+"""n > 1: one prompt, held once; a family that overflows the pool still finishes (behaviour P11)."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""What goes wrong concerns whom it concerns (SPEC P16, P17): everybody else is as alone, and at the
-end nothing is held, which `Stage.finish` checks."""
+"""What goes wrong concerns whom it concerns (behaviour P16, P17): everybody else is as alone, and
+at the end nothing is held, which `Stage.finish` checks."""
 
 from collections.abc import Callable
 from pathlib import Path

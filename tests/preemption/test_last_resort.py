@@ -1,4 +1,4 @@
-"""Without preemption, and without the planner's lookahead (SPEC P6, P9, P12)."""
+"""Without preemption, and without the planner's lookahead (behaviour P6, P9, P12)."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The line: what waits at its head is neither passed nor forgotten (SPEC S7, P8, P9)."""
+"""The line: what waits at its head is neither passed nor forgotten (behaviour S7, P8, P9)."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_a_stream_of_small_requests_does_not_hold_off_a_parked_head(tiny: Path) 
 
 
 def test_a_head_that_can_never_fit_ends_and_the_line_goes_on(tiny: Path) -> None:
-    """Impossible where every prompt fits the pool (SPEC S5); here n_ctx is larger than it."""
+    """Impossible where every prompt fits the pool (behaviour S5); here n_ctx is larger than it."""
     impossible, behind = chat(1, 300, 20), chat(2, 40, 20)
     on = Stage(tiny, 8, options={"n_ctx": 1024})
     on.finish(impossible, behind)

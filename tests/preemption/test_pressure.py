@@ -1,4 +1,4 @@
-"""Chats that fit alone and not together, as SPEC T lists them: all finish as they are alone.
+"""Chats that fit alone and not together: all finish as they are alone (behaviour T5 to T12).
 
 Each test says that it pressed (who was parked or had to wait, how full the pool was) and what that
 moved.

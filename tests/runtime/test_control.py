@@ -1,4 +1,4 @@
-"""Parking and resuming on request (SPEC P14), through the loop."""
+"""Parking and resuming on request (behaviour P14), through the loop."""
 
 import struct
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Histograms: where durations fall, and what is measured (SPEC M1)."""
+"""Histograms: where durations fall, and what is measured (behaviour M1)."""
 
 import pytest
 from tests.runtime.clients import Bench, Client, generation

@@ -1,4 +1,4 @@
-"""Several sequences of one request (SPEC P11, S1): taken, refused and queued together."""
+"""Several sequences of one request (behaviour P11, S1): taken, refused and queued together."""
 
 from dataclasses import replace
 

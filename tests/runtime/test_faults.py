@@ -1,5 +1,5 @@
-"""Faults under pressure (SPEC P17): whoever they concern gets a clear end, everybody else the text
-they have alone, and nothing stays held. One fault a run, at one call after the other."""
+"""Faults under pressure (behaviour P17): whoever they concern gets a clear end, everybody else the
+text they have alone, and nothing stays held. One fault a run, at one call after the other."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the log says of parks and resumes (SPEC M3), on the bench's clock of a second a step."""
+"""The log's lines of parks and resumes, on the bench's clock of a second a step (behaviour M3)."""
 
 import logging
 import re

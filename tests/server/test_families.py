@@ -1,4 +1,4 @@
-"""Several sequences in one request: `n` choices of each of its prompts (SPEC P11)."""
+"""Several sequences in one request: `n` choices of each of its prompts (behaviour P11)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

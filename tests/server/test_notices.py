@@ -1,4 +1,4 @@
-"""What a stream says of pauses: its exact bytes, their order and their times (SPEC N1 to N3)."""
+"""What a stream says of pauses: exact bytes, order and times (behaviour N1 to N3)."""
 
 import re
 import time

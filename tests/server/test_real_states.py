@@ -1,4 +1,4 @@
-"""State files over HTTP, written and read by the real engine (SPEC C3, X4)."""
+"""State files over HTTP, written and read by the real engine (behaviour C3, X4)."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""POST /slots/{id}?action=...: parking and resuming by hand (SPEC P14)."""
+"""POST /slots/{id}?action=...: parking and resuming by hand (behaviour P14)."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 """POST /slots/{id}?action=save|restore|erase: llama.cpp's answers, and no way out of the folder
-(SPEC C3)."""
+(behaviour C3)."""
 
 import os
 import threading

@@ -41,7 +41,7 @@ class Change:
 
 @dataclass(slots=True)
 class Counters:
-    """Totals since the start; names as in /metrics (SPEC M1)."""
+    """Totals since the start; names as in /metrics (behaviour M1)."""
 
     n_preempt: int = 0
     n_resume: int = 0

@@ -14,7 +14,7 @@ class SchedulerConfig:
     max_queue: int = 128
     decode_chunk: int | None = None  # prefill tokens of a step with decoders; None: measured
     prefill_stretch: float = 2.0  # how much longer such a step may take than one without
-    lookahead_steps: int = 1  # 8 where copies run beside steps (SPEC P1)
+    lookahead_steps: int = 1  # 8 where copies run beside steps (behaviour P1)
     replay_margin: int = 0  # steps that there must be room for after a replay
     preempt: bool = True  # False: a sequence whose page cannot be had ends with an error
     trigger: str = "lookahead"  # or "watermark"

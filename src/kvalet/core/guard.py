@@ -1,4 +1,4 @@
-"""What goes wrong in planning ends the sequences it concerns, and nobody else (SPEC P17).
+"""What goes wrong in planning ends the sequences it concerns, and nobody else (behaviour P17).
 
 Whatever an operation takes is on record at its sequence before the next thing can go wrong, so
 that ending the sequence gives all of it back. Broken bookkeeping is nobody's: it stops the loop.

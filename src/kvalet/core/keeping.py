@@ -1,4 +1,4 @@
-"""What an idle slot's last request left, moved to the host store on request (SPEC P14).
+"""What an idle slot's last request left, moved to the host store on request (behaviour P14).
 
 For an agent between two tool calls: its pages leave the pool to others and stay pinned until they
 are asked back, used by the next request, or their time is over. Then they are cache like any other.

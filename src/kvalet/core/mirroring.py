@@ -1,9 +1,9 @@
 """Copies ahead of need: what will probably leave the pool is put into the host store beforehand.
 
-A full page never changes, so a copy made early is as good as one made in a hurry (SPEC A4). What
-nobody holds any more is copied soon, since a long prompt may want its room in a single step; what
-running chats hold, while the pool fills up, so that a park moves only what is new since. All of it
-in small portions, and never in the way of a copy that somebody needs.
+A full page never changes, so a copy made early is as good as one made in a hurry (behaviour A4).
+What nobody holds any more is copied soon, since a long prompt may want its room in a single step;
+what running chats hold, while the pool fills up, so that a park moves only what is new since. All
+of it in small portions, and never in the way of a copy that somebody needs.
 """
 
 from collections.abc import Iterator

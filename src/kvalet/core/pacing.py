@@ -1,4 +1,4 @@
-"""How much prefill a step may carry while others decode (SPEC S6), from measured step times.
+"""How much prefill a step may carry while others decode (behaviour S6), from measured step times.
 
 A step with prefill takes longer, and every decoder waits for it. The chunk is sized so that such a
 step takes at most `stretch` times the median of steps without, at the cost per token seen lately.

@@ -161,7 +161,7 @@ class PagePool:
         return freed
 
     def check(self, holdings: Iterable[Iterable[PageId]]) -> None:
-        """Raise InvariantViolation unless reference counts are exactly `holdings` (SPEC S3)."""
+        """Raise InvariantViolation unless all adds up to exactly `holdings` (behaviour S3)."""
         held = Counter(page for pages in holdings for page in pages)
         for fault in self._faults(held):
             raise InvariantViolation(f"pool of {self.num_pages} pages: {fault}")

@@ -267,7 +267,7 @@ class Parking:
             self._take_part(seq)
 
     def _copy_in_failed(self, seq: Sequence, num_computed: int, is_new: bool) -> None:
-        """It keeps its place, is tried again, then replayed if it can be (SPEC P17)."""
+        """It keeps its place, is tried again, then replayed if it can be (behaviour P17)."""
         if seq.status is not Status.RESTORING:
             return
         self._pool.release_all(seq.table)

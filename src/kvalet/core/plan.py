@@ -47,7 +47,7 @@ def pages_for(num_cells: int) -> int:
 class SamplingParams:
     """How a token is drawn. Names, defaults and the order of the chain are llama.cpp's server's:
     penalties, logit bias, top_k, typical_p, top_p, min_p, temperature. Temperature 0 is greedy;
-    ties go to the lower id (SPEC X1)."""
+    ties go to the lower id (behaviour X1)."""
 
     temperature: float = 0.8
     top_k: int = 40  # 0: all
@@ -174,7 +174,7 @@ class FinishReason(Enum):
     EOS = "eos"
     STOP_STRING = "stop_string"
     LENGTH = "length"  # max_new_tokens
-    CONTEXT = "context"  # the sequence reached n_ctx: `length`, truncated (SPEC S5)
+    CONTEXT = "context"  # the sequence reached n_ctx: `length`, truncated (behaviour S5)
 
 
 @dataclass(frozen=True, slots=True)

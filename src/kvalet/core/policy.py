@@ -2,7 +2,7 @@
 
 A policy is an order: the candidate with the smallest key is parked first; a new one is one function
 in VICTIM_POLICIES. Which sequences are candidates at all (never the leader, only those whose
-parking gains a page) is decided here too, once, for every policy (SPEC P2).
+parking gains a page) is decided here too, once, for every policy (behaviour P2).
 """
 
 from collections.abc import Callable, Iterable, Mapping

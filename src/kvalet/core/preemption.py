@@ -1,7 +1,7 @@
 """Who leaves the pool and who comes in: once per step, before its tokens are granted.
 
 Joins trigger and policies (when, who) with Parking (how). Everybody who waits for room stands in
-one line, new requests and parked sequences alike (SPEC S7).
+one line, new requests and parked sequences alike (behaviour S7).
 """
 
 from kvalet.core import policy, room, rotation
@@ -84,7 +84,7 @@ class Preemption:
             self._changes.append(Change(seq.seq_id, ChangeKind.RESUMED))
 
     def _park_held(self) -> None:
-        """Who was asked to stop taking part (SPEC P14); back in the line when its time is over."""
+        """Sequences held on request (behaviour P14); back in the line when their time is over."""
         for seq in self._slots.active():
             if seq.is_held and seq.status in RUNNING:
                 self._park(seq, "request")
@@ -105,7 +105,7 @@ class Preemption:
         self._join_line(seq)
 
     def _park_forced(self) -> None:
-        """The test knob of SPEC P13: everybody, the leader and a lone one too."""
+        """The test knob: every sequence, the leader and a lone one too (behaviour P13)."""
         every = self._config.preempt_every
         for seq in self._slots.active(Status.DECODE) if every else ():
             if seq.num_generated % every == 0 and seq.forced_at != seq.num_generated:
@@ -115,7 +115,7 @@ class Preemption:
                     self._park(seq, "forced")
 
     def _relieve(self) -> None:
-        """Park until the residents' next steps fit (SPEC P1, P2)."""
+        """Park until the residents' next steps fit (behaviour P1, P2)."""
         is_short, self._is_short = self._is_short, False
         while self._is_pressed(is_short):
             victims = policy.choose_victims(
@@ -136,7 +136,7 @@ class Preemption:
 
     def victim_key(self, seq: Sequence) -> tuple[object, ...]:
         """Passed over while another candidate exists: one that can only be copied and does not fit
-        the budget, one parked often already, one part-way through a replay (SPEC P2, P7)."""
+        the budget, one parked often already, one part-way through a replay (behaviour P2, P7)."""
         is_stuck = not seq.can_replay and self._lacks_place(seq)
         is_starved = seq.num_preempts >= self._config.starved_after
         is_spared = is_starved or seq.status is Status.REPLAY
@@ -174,8 +174,8 @@ class Preemption:
         self._join_line(seq)
 
     def _enter(self) -> None:
-        """The line. Nobody passes a head that does not fit; under `pass` smaller ones may (SPEC
-        P8), but for those that made way: they would take back what they gave."""
+        """The line. Nobody passes a head that does not fit; under `pass` smaller ones may, but for
+        those that made way: they would take back what they gave (behaviour P8)."""
         somebody_waits = False
         for seq in self._line():
             if somebody_waits and (seq.makes_way or not self._may_pass):
@@ -214,7 +214,7 @@ class Preemption:
         return self._trigger.can_enter(seq, entry, self._residents(), self._pool, pace)
 
     def _rotate(self) -> None:
-        """A resident that shifts for ever makes way for a head that has waited long (SPEC P10)."""
+        """A resident that shifts for ever makes way for a head that waited long (behaviour P10)."""
         head = self.head()
         is_due = head is not None and self._now - head.waiting_since >= self._config.rotate_s
         if head is None or not is_due or self._transfers.is_moving:
@@ -244,7 +244,7 @@ class Preemption:
         return False
 
     def _announce_waiting(self) -> None:
-        """A client whose request did not get in is told so (SPEC N2)."""
+        """A client whose request did not get in is told so (behaviour N2)."""
         for seq in self._slots.active(Status.STARTED):
             if not seq.is_announced:
                 seq.is_announced = True

@@ -1,4 +1,4 @@
-"""The arithmetic of SPEC P1, in pages, defined once and used by every gate.
+"""The arithmetic of room, in pages, defined once and used by every gate (behaviour P1).
 
 Plain functions over sequences. *need*: pages a sequence opens in the coming step. *committed*:
 pages its known tokens will still take after that step. *lookahead*: pages it opens in the steps

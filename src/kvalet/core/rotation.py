@@ -1,4 +1,4 @@
-"""Rotation: endless chats take turns (SPEC P10).
+"""Rotation: endless chats take turns (behaviour P10).
 
 A resident that shifts its context never ends and never outgrows the pool, so a head of the line
 that does not fit beside it would wait for ever. After a while the resident makes way.

@@ -139,7 +139,7 @@ class Scheduler:
         self._slots.add(family)
 
     def cancel(self, seq_id: SeqId) -> None:
-        """End a sequence in whatever state, or none of that id (SPEC P16)."""
+        """End a sequence in whatever state, or none of that id (behaviour P16)."""
         for seq in self._slots.everybody():
             if seq.seq_id == seq_id:
                 self._end(seq)
@@ -170,7 +170,7 @@ class Scheduler:
         )
 
     def park(self, slot: SlotId, timeout_s: float) -> None:
-        """Park what runs in `slot`, or what its last request left (SPEC P14). Raises Conflict."""
+        """Park what runs in `slot` or what was left in it (behaviour P14). Raises Conflict."""
         seq = self.occupant(slot)
         if seq is None:
             raise Conflict(f"slot {slot} is idle and has nothing to park")
@@ -188,7 +188,7 @@ class Scheduler:
             self._keeping.bring_back(slot)
 
     def _give_up_restores(self, now: float) -> None:
-        """One that can neither be restored nor replayed ends after a while (SPEC P17)."""
+        """One that can neither be restored nor replayed ends after a while (behaviour P17)."""
         for seq in self._active(Status.PREEMPTED):
             with self._guard(seq):
                 if seq.can_replay or not self._parking.is_failing(seq):
@@ -199,7 +199,7 @@ class Scheduler:
                     self._fail(seq, RESTORE_FAILED)
 
     def _fail_hopeless(self) -> None:
-        """Guard: not even the empty pool holds the head, which S5 makes impossible (SPEC P9)."""
+        """Guard: not even the empty pool holds the head; never happens (behaviour S5, P9)."""
         if any(change.kind is ChangeKind.FAILED for change in self._changes):
             return  # it has had no chance yet at what that one gave back
         head = self._preemption.head()
@@ -321,7 +321,7 @@ class Scheduler:
         return self._slots.active(*statuses)
 
     def check(self) -> None:
-        """Raise InvariantViolation unless SPEC S3 holds."""
+        """Raise InvariantViolation unless what is held adds up (behaviour S3)."""
         for seq in self._active():
             holds = seq.is_resident or seq.status is Status.PREEMPTING
             if len(seq.table) != (pages_for(seq.num_computed) if holds else 0):

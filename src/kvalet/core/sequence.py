@@ -107,7 +107,7 @@ class Sequence:
     is_further: bool = False  # stands in the queue behind the first of its request
     num_keep: int = 0  # first tokens that a context shift keeps; -1: the whole prompt
     num_discard: int = 0  # tokens a context shift drops; 0: half of the rest
-    is_endless: bool = False  # shifts its context at n_ctx instead of ending (SPEC C1)
+    is_endless: bool = False  # shifts its context at n_ctx instead of ending (behaviour C1)
 
     status: Status = Status.QUEUED
     slot: SlotId | None = None
@@ -171,7 +171,7 @@ class Sequence:
     @property
     def max_named(self) -> int:
         """First pages that may be taken by name: full ones, never the last known token's, which is
-        computed for its logits (SPEC S4)."""
+        computed for its logits (behaviour S4)."""
         return (len(self.tokens) - 1) // PAGE_CELLS
 
     def num_left(self, n_ctx: int) -> int:

@@ -1,4 +1,4 @@
-"""Context shift: an endless sequence at n_ctx forgets the middle of what it knows (SPEC C1).
+"""Context shift: an endless sequence at n_ctx forgets the middle of what it knows (behaviour C1).
 
 Whole pages are dropped, so no byte moves: the pages behind get new positions, and their keys are
 rotated by the distance. A page that somebody else holds is copied first.

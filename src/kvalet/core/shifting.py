@@ -1,4 +1,4 @@
-"""When endless sequences shift their context: at n_ctx, once it can be done (SPEC C1, A6)."""
+"""When endless sequences shift their context: at n_ctx, once it can be done (behaviour C1, A6)."""
 
 from kvalet.core import shift
 from kvalet.core.guard import Guard

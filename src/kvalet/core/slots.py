@@ -1,4 +1,4 @@
-"""The slots, and the bounded queue of requests that have none yet (SPEC S1)."""
+"""The slots, and the bounded queue of requests that have none yet (behaviour S1)."""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""What an idle slot's last request left, as a state file: saved, restored, erased (SPEC C3).
+"""What an idle slot's last request left, as a state file: saved, restored, erased (behaviour C3).
 
 Whole pages only. What is saved is found wherever it lies, in the pool or the host store; what is
 restored is parked with its slot, as if it had been put there by hand, until a request begins with

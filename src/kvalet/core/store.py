@@ -199,7 +199,7 @@ class HostStore:
 
     def check(self, pinned: Iterable[HostPage], busy: Iterable[HostPage]) -> None:
         """Raise InvariantViolation unless each page is pinned and copied exactly as often as these
-        say, and all counts add up (SPEC S3)."""
+        say, and all counts add up (behaviour S3)."""
         pins, copies = Counter(pinned), Counter(busy)
         pages = {*pins, *copies, *self._by_key.values()}
         for fault in self._faults(pages, pins, copies):

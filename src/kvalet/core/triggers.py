@@ -1,4 +1,4 @@
-"""When somebody must be parked, and who may enter: SPEC P1's lookahead and P4's watermarks.
+"""When to park, and who may enter: lookahead or watermarks (behaviour P1, P4).
 
 A trigger answers two questions about the coming step, from the arithmetic of `room.py` alone. Its
 `is_pressed` is asked again after every park.
@@ -47,7 +47,7 @@ class Lookahead:
 
 @dataclass(frozen=True, slots=True)
 class LastResort(Lookahead):
-    """Enters alike, but is parked only when the coming step itself does not fit (SPEC P12)."""
+    """Enters alike, but is parked only when the coming step itself does not fit (behaviour P12)."""
 
     @override
     def is_pressed(

@@ -31,7 +31,7 @@ class Engine(Protocol):
     """Executes plans. Called from one thread; decides nothing and keeps no sequence state.
 
     A token drawn is a pure function of the tokens in the pages a grant names and of its draw
-    (DESIGN D3): not of the other grants, of the split into steps, or of which pages they are.
+    (ADR 0003): not of the other grants, of the split into steps, or of which pages they are.
     """
 
     @property

@@ -1,7 +1,7 @@
 /* kvalet's native kernels: what no library has.
  *
  * Every function here gives the same bits for one token whatever else is in the batch, whatever the
- * thread count and wherever its pages lie (DESIGN D3). The same source is compiled for several
+ * thread count and wherever its pages lie (ADR 0003). The same source is compiled for several
  * instruction sets; all of them, the plain C one included, give the SAME bits, because a 16-lane
  * vector, its fused operations and its reductions are defined once (simd.h) and only spelled
  * differently.

@@ -1,4 +1,4 @@
-"""What is done to a slot on request: parked, resumed, saved, restored, erased (SPEC P14, C3)."""
+"""Slots on request: parked, resumed, saved, restored, erased (behaviour P14, C3)."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""Where durations fall: counts over fixed bounds, cheap enough for every token (SPEC M1)."""
+"""Where durations fall: counts over fixed bounds, cheap enough for every token (behaviour M1)."""
 
 from bisect import bisect_left
 from typing import Final

@@ -50,7 +50,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """The sequence is parked, or has to wait for room before its first token (SPEC N1, N2)."""
+    """The sequence is parked, or has to wait for room before its first token (behaviour N1, N2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """The request as made (SPEC X2); milliseconds without the pauses."""
+    """The request as made (behaviour X2); milliseconds without the pauses."""
 
     prompt_n: int  # prompt tokens computed
     cache_n: int  # prompt tokens taken by name
@@ -94,7 +94,7 @@ Sink: TypeAlias = Callable[[Sequence[Event]], None]
 
 @dataclass(frozen=True, slots=True)
 class SlotView:
-    """One slot, for /slots (SPEC M2). The defaults are an idle one's."""
+    """One slot, for /slots (behaviour M2). The defaults are an idle one's."""
 
     slot: int
     state: str = "idle"  # or a core Status name, lower case
@@ -117,7 +117,7 @@ class SlotView:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """What was saved of an idle slot, restored for it or erased (SPEC C3)."""
+    """What was saved of an idle slot, restored for it or erased (behaviour C3)."""
 
     slot: int
     num_tokens: int  # whole pages

@@ -1,4 +1,4 @@
-"""The operator's account of preemption: a log line for each park and each resume (SPEC M3).
+"""The operator's account of preemption: a log line for each park and each resume (behaviour M3).
 
 A park's line is written once its copy is done, and says how long that took; a resume's when the
 sequence takes part again, and says how long it was away. Nothing is logged per step or token.

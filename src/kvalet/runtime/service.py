@@ -121,7 +121,7 @@ class Service:
 
     def park(self, slot: int, timeout_s: float, request_id: str | None = None) -> Future[SlotView]:
         """Park what runs in `slot`, or what the last request left there, until `resume` or for
-        `timeout_s` seconds at most (SPEC P14). `request_id`: whose slot it has to be.
+        `timeout_s` seconds at most (behaviour P14). `request_id`: whose slot it has to be.
 
         Answered when the scheduler has accepted it; the sequence is parked in the next step. Fails
         with NotFound, Conflict, or Overloaded once the thread has ended.

@@ -1,4 +1,4 @@
-"""The engine thread's state as data (SPEC M1, M2). Ratios and rates are left to the reader."""
+"""The engine thread's state as data (behaviour M1, M2). Ratios and rates are left to the reader."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""How long one sequence took, without its pauses (SPEC X2). All times in seconds.
+"""How long one sequence took, without its pauses (behaviour X2). All times in seconds.
 
 The time from the first computed token to the first drawn one is the prompt's, from there to the
 last drawn one is prediction's; what passes while the sequence is parked belongs to neither.

@@ -1,4 +1,4 @@
-"""Totals since the start, under the names of /metrics without their prefix (SPEC M1)."""
+"""Totals since the start, under the names of /metrics without their prefix (behaviour M1)."""
 
 from dataclasses import dataclass
 

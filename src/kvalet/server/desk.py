@@ -1,9 +1,9 @@
 """The state of the HTTP side: the model once it is loaded, who is being served, whether we close.
 
 Lives on the event loop. While there is no model, and after the engine has died or a shutdown has
-begun, every request is turned away here, in one place (SPEC C5). While draining, whoever is being
-served goes on, orders of operators that were accepted too, and operators still look; nothing new
-begins.
+begun, every request is turned away here, in one place (behaviour C5). While draining, whoever is
+being served goes on, orders of operators that were accepted too, and operators still look; nothing
+new begins.
 """
 
 import asyncio

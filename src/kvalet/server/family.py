@@ -58,7 +58,7 @@ class Family:
 
     @contextlib.asynccontextmanager
     async def attended(self, receive: Receive) -> AsyncIterator[None]:
-        """While this is open, a client that goes away ends the sequences at once (SPEC P16).
+        """While this is open, a client that goes away ends the sequences at once (behaviour P16).
         When it closes they end in any case."""
         watch = asyncio.create_task(self._watch(receive))
         try:

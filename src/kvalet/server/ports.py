@@ -50,16 +50,16 @@ class Service(Protocol):
         ...
 
     def park(self, slot: int, timeout_s: float, request_id: str | None = None) -> Future[SlotView]:
-        """Park what is in a slot (SPEC P14); `request_id`: whose it has to be. Fails with NotFound
-        or Conflict."""
+        """Park what is in a slot (behaviour P14); `request_id`: whose it has to be. Fails with
+        NotFound or Conflict."""
         ...
 
     def resume(self, slot: int, request_id: str | None = None) -> Future[SlotView]: ...
 
     def save(self, slot: int, path: str, request_id: str | None = None) -> Future[SlotState]:
         """Write what an idle slot's last request left, as far as it is whole pages, to a state
-        file (SPEC C3). Fails with NotFound, Conflict, Overloaded, or EngineError if it cannot be
-        written; then an older file of that name is still there."""
+        file (behaviour C3). Fails with NotFound, Conflict, Overloaded, or EngineError if it cannot
+        be written; then an older file of that name is still there."""
         ...
 
     def restore(

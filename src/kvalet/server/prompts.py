@@ -1,6 +1,6 @@
 """From what a request says to token ids: texts, templates, biases, vocabulary checks.
 
-Runs on a worker thread (DESIGN D5): a long prompt must not hold up other streams.
+Runs on a worker thread (ADR 0005): a long prompt must not hold up other streams.
 """
 
 from kvalet.errors import ContextExceeded, RequestError

@@ -3,7 +3,7 @@
 The main thread runs the event loop; the model loads beside it, and requests get 503 until it is
 there. A signal, or the death of the engine, ends every request with a message; SIGTERM lets those
 being served go on for `drain_s` before. Whatever hangs after that, the process is gone
-`EXIT_WITHIN_S` later (SPEC C5), also where no further thread can be had.
+`EXIT_WITHIN_S` later (behaviour C5), also where no further thread can be had.
 """
 
 import asyncio

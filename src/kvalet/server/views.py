@@ -15,7 +15,7 @@ _OURS = (
 
 
 def slot_view(slot: SlotView, n_ctx: int) -> dict[str, object]:
-    """One slot (SPEC M2). The texts of requests are nobody else's business, so they are absent."""
+    """One slot (behaviour M2). No texts of requests: they are between it and its client."""
     fields = asdict(slot)
     view: dict[str, object] = {
         "id": slot.slot,

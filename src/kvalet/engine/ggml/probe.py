@@ -1,7 +1,7 @@
 """The exactness probe: does this machine compute a token to the same bits at every width?
 
 Runs one layer of every kind, and the output layer, at the widths a step can have, and compares
-cells and logits with those of small steps, bit for bit (DESIGN D3). What is found for a width is
+cells and logits with those of small steps, bit for bit (ADR 0003). What is found for a width is
 true whatever the others, so a time budget may leave some of them unproven.
 """
 

@@ -2,7 +2,7 @@
 
 Owns the buffers; the map is the file's and outlives them. Knows no architecture: it is asked for
 tensors by name and shape. Which linear weights are repacked is a table, never a measurement, as a
-repacked weight gives other bits than a plain one (DESIGN D3).
+repacked weight gives other bits than a plain one (ADR 0003).
 """
 
 import ctypes

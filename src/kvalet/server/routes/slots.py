@@ -1,4 +1,4 @@
-"""What an operator does with a slot: POST /slots/{id}?action=... (SPEC P14, C3).
+"""What an operator does with a slot: POST /slots/{id}?action=... (behaviour P14, C3).
 
 A client names a state file, never a path: whatever it says stays inside `--slot-save-path`.
 """

@@ -1,4 +1,4 @@
-"""Copies that are only written down, for the copier's tests."""
+"""Moves that are only written down, for the copier's tests."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -8,14 +8,14 @@ from threading import Event
 from typing_extensions import override
 
 from kvalet.core.plan import AnyTransfer, HostId, StateSave
-from kvalet.engine.ggml.copies import Copies, Pages
+from kvalet.engine.host.moves import Moves, Pages
 
 PATIENCE_S = 20.0
 
 
 @dataclass
-class Recorder(Copies):
-    """Copies nothing and writes down what it would have done, by the first number of each move.
+class Recorder(Moves):
+    """Moves nothing and writes down what it would have done, by the first number of each move.
     `gate` is waited for in the middle of each page."""
 
     did: list[str] = field(default_factory=list[str])

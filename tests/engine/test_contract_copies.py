@@ -19,7 +19,7 @@ from kvalet.core.plan import (
 )
 from kvalet.engine.base import Engine
 from kvalet.engine.fake import UNUSED, FakeEngine, StateFile
-from kvalet.engine.statefile import pages_offset
+from kvalet.engine.host.statefile import pages_offset
 from tests.engine.contract import (
     PROMPT,
     Steps,

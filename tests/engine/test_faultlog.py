@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvalet.engine.ggml.faultlog import QUIET_S, FaultLog
+from kvalet.engine.host.faultlog import QUIET_S, FaultLog
 
 
 class Time:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from kvalet.engine.ggml.folder import LOCK_TEXT, OwnFolder
+from kvalet.engine.host.folder import LOCK_TEXT, OwnFolder
 from kvalet.errors import ConfigError
 
 OWNER = """
 import sys, time
 from pathlib import Path
-from kvalet.engine.ggml.folder import OwnFolder
+from kvalet.engine.host.folder import OwnFolder
 
 folder = OwnFolder(Path(sys.argv[1]))
 (folder.path / "page-3.kv").write_bytes(b"state")
@@ -132,7 +132,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 def test_another_user_s_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = leave(tmp_path / "kvalet-12345678")
     owner_id = folder.stat().st_uid
-    monkeypatch.setattr("kvalet.engine.ggml.folder.os.geteuid", lambda: owner_id + 1)
+    monkeypatch.setattr("kvalet.engine.host.folder.os.geteuid", lambda: owner_id + 1)
     start(tmp_path)
     assert names(folder) == {"lock", "page-1.kv"}
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvalet.engine.statefile import (
+from kvalet.engine.host.statefile import (
     ALIGNMENT,
     MAGIC,
     MAX_PAGES,

@@ -13,4 +13,4 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _pace_of_a_tiny_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its steps are hardly longer than its copies: a small share of one would bear none."""
-    monkeypatch.setattr("kvalet.engine.ggml.copier.PACE_SHARE", 1.0)
+    monkeypatch.setattr("kvalet.engine.host.copier.PACE_SHARE", 1.0)

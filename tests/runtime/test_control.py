@@ -9,7 +9,7 @@ from tests.runtime.clients import Bench, Client, check_story, generation, letter
 
 from kvalet.core.plan import SeqId, StepPlan
 from kvalet.engine.fake import UNUSED, FakeEngine, StateFile
-from kvalet.engine.statefile import file_bytes
+from kvalet.engine.host.statefile import file_bytes
 from kvalet.errors import (
     Conflict,
     EngineError,

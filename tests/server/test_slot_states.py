@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from kvalet.core.plan import pages_for
-from kvalet.engine.statefile import StateHeader, read_header, write_state
+from kvalet.engine.host.statefile import StateHeader, read_header, write_state
 from kvalet.errors import EngineError
 from kvalet.server import desk
 from kvalet.server.desk import ServerSettings

@@ -7,7 +7,7 @@ from functools import partial
 
 from kvalet.core.plan import SlotId, StepOutcome, TransferId
 from kvalet.core.scheduler import Scheduler
-from kvalet.engine.statefile import file_bytes
+from kvalet.engine.host.statefile import file_bytes
 from kvalet.errors import Conflict, EngineError, NotFound, RequestError, StateFileError
 from kvalet.runtime.inbox import Erase, Park, Restore, Resume, Save, SlotOrder, give, refuse
 from kvalet.runtime.messages import SlotState, SlotView

@@ -13,16 +13,16 @@ from kvalet.core.plan import Sampled, SeqId, StepOutcome, StepPlan
 from kvalet.engine.base import PACE_STEPS, EngineInfo
 from kvalet.engine.ggml.batch import Limits
 from kvalet.engine.ggml.cache import FactCache
-from kvalet.engine.ggml.copier import Copier, Forget
-from kvalet.engine.ggml.copies import Copies
 from kvalet.engine.ggml.fingerprint import fingerprint, model_sha256
-from kvalet.engine.ggml.folder import OwnFolder
-from kvalet.engine.ggml.hosts import HostPlaces, PageFiles
 from kvalet.engine.ggml.loaded import LoadedModel
 from kvalet.engine.ggml.probe import Verdict, prove
 from kvalet.engine.ggml.runner import Runner
 from kvalet.engine.ggml.sampling import sample
 from kvalet.engine.ggml.shift import KeyShift
+from kvalet.engine.host.copier import Copier, Forget
+from kvalet.engine.host.folder import OwnFolder
+from kvalet.engine.host.moves import Moves
+from kvalet.engine.host.places import HostPlaces, PageFiles
 from kvalet.errors import EngineError, EngineFatal
 
 
@@ -57,7 +57,7 @@ class GgmlEngine:
         pool = self._runner.pool
         files = PageFiles(folder, root, pool.page_bytes) if folder else None
         self._hosts = HostPlaces(pool.page_bytes, files)
-        self._copier = Copier(Copies(pool, self._hosts, root), asynchronous=async_copies)
+        self._copier = Copier(Moves(pool, self._hosts, root), asynchronous=async_copies)
         self._recent_s: deque[float] = deque(maxlen=PACE_STEPS)
         self._info = EngineInfo(
             num_pages=limits.num_pages,

@@ -12,7 +12,7 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from starlette.exceptions import HTTPException
 
-from kvalet.engine.statefile import read_header
+from kvalet.engine.host.statefile import read_header
 from kvalet.errors import NotFound, RequestError, StateFileError
 from kvalet.server.body import read_body
 from kvalet.server.desk import Desk

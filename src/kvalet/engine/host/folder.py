@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kvalet.engine.statefile import PARTIAL_PREFIX, PARTIAL_SUFFIX
+from kvalet.engine.host.statefile import PARTIAL_PREFIX, PARTIAL_SUFFIX
 from kvalet.errors import ConfigError
 
 FOLDER_PREFIX: Final = "kvalet-"

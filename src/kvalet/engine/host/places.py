@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from kvalet.core.plan import HostId, Tier
-from kvalet.engine.ggml.faultlog import FaultLog
-from kvalet.engine.ggml.folder import OwnFolder
-from kvalet.engine.ggml.memory import Memory, copy, view
-from kvalet.engine.statefile import open_state, write_state
+from kvalet.engine.host.faultlog import FaultLog
+from kvalet.engine.host.folder import OwnFolder
+from kvalet.engine.host.memory import Memory, copy, view
+from kvalet.engine.host.statefile import open_state, write_state
 from kvalet.errors import EngineError, StateFileError
 
 SLAB_BYTES: Final = 4 << 20  # of pages that are smaller, several share a slab

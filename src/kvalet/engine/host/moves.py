@@ -1,4 +1,4 @@
-"""What transfers do, page by page. When a page is copied is the copier's business."""
+"""What transfers move, page by page. When a page is moved is the copier's business."""
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,9 +14,9 @@ from kvalet.core.plan import (
     StateSave,
     Transfer,
 )
-from kvalet.engine.ggml.hosts import HostPlaces
-from kvalet.engine.ggml.memory import Memory, view
-from kvalet.engine.statefile import open_state, write_state
+from kvalet.engine.host.memory import Memory, view
+from kvalet.engine.host.places import HostPlaces
+from kvalet.engine.host.statefile import open_state, write_state
 from kvalet.errors import KvaletError, StateFileError
 
 Pages: TypeAlias = Generator[None, None, None]  # stops before each page
@@ -38,8 +38,8 @@ class PageBytes(Protocol):
         ...
 
 
-class Copies:
-    """Moves pages between the device, the host's places and state files."""
+class Moves:
+    """Between the device, the host's places and state files."""
 
     def __init__(self, pages: PageBytes, hosts: HostPlaces, fingerprint: bytes) -> None:
         self._pages = pages

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from kvalet.core.plan import HostId, Tier
-from kvalet.engine.ggml.folder import OwnFolder
-from kvalet.engine.ggml.hosts import MAX_SLAB_PAGES, HostPlaces, PageFiles, Slabs
-from kvalet.engine.ggml.memory import Memory, view
+from kvalet.engine.host.folder import OwnFolder
+from kvalet.engine.host.memory import Memory, view
+from kvalet.engine.host.places import MAX_SLAB_PAGES, HostPlaces, PageFiles, Slabs
 from kvalet.errors import EngineError
 from tests.engine.contract import hosts
 
@@ -181,7 +181,7 @@ import resource, sys
 from pathlib import Path
 from kvalet.core.plan import HostId, Tier
 from kvalet.errors import EngineError
-from tests.engine.test_hosts import *
+from tests.engine.test_places import *
 
 folder = Path(sys.argv[1])
 places = HostPlaces(PAGE_BYTES, PageFiles(OwnFolder(folder), ROOT, PAGE_BYTES))

@@ -17,8 +17,8 @@ from typing import TypeAlias
 
 from kvalet.core.plan import AnyTransfer, HostId, StateLoad, StateSave, TransferId
 from kvalet.engine.base import PACE_DEBT, PACE_SHARE
-from kvalet.engine.ggml.copies import Copies
-from kvalet.engine.ggml.faultlog import FaultLog
+from kvalet.engine.host.faultlog import FaultLog
+from kvalet.engine.host.moves import Moves
 from kvalet.errors import EngineError, EngineFatal, StateFileError
 
 
@@ -40,9 +40,9 @@ class News:
 
 
 class Copier:
-    def __init__(self, copies: Copies, *, asynchronous: bool) -> None:
-        """Takes over `copies` and closes them."""
-        self._copies = copies
+    def __init__(self, moves: Moves, *, asynchronous: bool) -> None:
+        """Takes over `moves` and closes them."""
+        self._moves = moves
         self._faults = FaultLog()
         self._changed = threading.Condition()  # guards all of the following
         self._queue: deque[Work] = deque()
@@ -102,7 +102,7 @@ class Copier:
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
-        self._copies.close()
+        self._moves.close()
 
     @property
     def _is_held(self) -> bool:
@@ -128,14 +128,14 @@ class Copier:
     def _do(self, work: Work) -> None:
         self._since = time.perf_counter()
         if isinstance(work, Forget):
-            self._copies.forget(work.hosts)
+            self._moves.forget(work.hosts)
             with self._changed:
                 self._count_busy()
             return
         failure: str | None = None
         makes_way = isinstance(work, StateSave | StateLoad)
         try:
-            with closing(self._copies.run(work)) as pages:
+            with closing(self._moves.run(work)) as pages:
                 for _ in pages:
                     if not self._wait_for_turn(makes_way=makes_way):
                         return

@@ -4,14 +4,7 @@ from math import sqrt
 
 import pytest
 
-from kvalet.percentile import percentile
 from kvalet.sim.figures import Spread, ratio
-
-
-def test_percentile_is_a_value_that_occurred() -> None:
-    assert percentile([5.0, 1.0, 3.0], 95) == 5.0
-    assert percentile([float(value) for value in range(1, 101)], 95) == 95.0
-    assert percentile([2.0], 95) == 2.0
 
 
 def test_spread_is_between_seeds() -> None:

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Self
 
 from kvalet.bench.chats import Chat, MomentKind
-from kvalet.percentile import percentile
+from kvalet.bench.report import percentile
 
 EDGE = 0.1  # of a gap
 SAME_STEP = 0.5  # of the median gap; the next step ends about a whole one later

@@ -13,8 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from kvalet import __version__
-from kvalet.percentile import percentile
 from kvalet.signals import end_on_sigterm
 
 CPU_INFO: Final = Path("/proc/cpuinfo")
@@ -54,6 +55,11 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator
     yield "|" + "---|" * len(headings)
     for row in rows:
         yield f"| {' | '.join(row)} |"
+
+
+def percentile(values: Iterable[float], percent: float) -> float:
+    """By nearest rank, so it is a value that occurred."""
+    return float(np.percentile(list(values), percent, method="inverted_cdf"))
 
 
 def percentile_or_none(values: Iterable[float], percent: float) -> float | None:

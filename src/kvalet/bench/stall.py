@@ -22,9 +22,8 @@ from kvalet.bench.figures import Bodies
 from kvalet.bench.gaps import Gap, gaps, tokens_per_s
 from kvalet.bench.process import ServerProcess
 from kvalet.bench.prompts import pressing_chats
-from kvalet.bench.report import begin, circumstances, markdown, shown, spread
+from kvalet.bench.report import begin, circumstances, markdown, percentile, shown, spread
 from kvalet.bench.target import Where, server_counters
-from kvalet.percentile import percentile
 
 POOL: Final = ("--ctx-size", "4096", "--parallel", "4", "--preempt-mirror", "off")
 EVERY: Final = 64

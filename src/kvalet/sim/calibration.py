@@ -25,7 +25,6 @@ from pydantic import ConfigDict, TypeAdapter
 
 from kvalet.core.work import StepWork
 from kvalet.errors import ConfigError
-from kvalet.percentile import percentile
 from kvalet.sim import regression
 from kvalet.sim.checked import EXACTLY, AtLeastOne, Count, Seconds, lines_of, parse
 from kvalet.sim.costs import CostModel, graph_rows
@@ -222,6 +221,6 @@ def _residual(what: str, predicted: Sequence[float], measured: Sequence[float]) 
     num_slow = sum(
         real > regression.SLOW * guess for guess, real in zip(predicted, measured, strict=True)
     )
-    median, p90 = (percentile(errors or [0.0], percent) for percent in (50, 90))
+    median, p90 = map(float, np.percentile(errors or [0.0], (50, 90), method="inverted_cdf"))
     total = sum(predicted) / (sum(measured) or 1.0)
     return Residual(what, len(measured), median, p90, total, num_slow)

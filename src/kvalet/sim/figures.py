@@ -5,8 +5,9 @@ from dataclasses import dataclass, fields
 from math import sqrt
 from statistics import fmean, stdev
 
+import numpy as np
+
 from kvalet.core.plan import PAGE_CELLS
-from kvalet.percentile import percentile
 from kvalet.sim.run import Run
 
 
@@ -40,7 +41,7 @@ def figures_of(run: Run) -> Figures:
         completed=sum(timeline.is_complete for timeline in timelines),
         makespan_s=makespan_s,
         mean_completion_s=fmean(completions),
-        p95_completion_s=percentile(completions, 95),
+        p95_completion_s=float(np.percentile(completions, 95, method="inverted_cdf")),
         longest_wait_s=max(timeline.longest_wait_s for timeline in timelines),
         longest_queue_s=max(timeline.queued_s for timeline in timelines),
         parks=counters.n_preempt,

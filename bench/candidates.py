@@ -43,7 +43,8 @@ SUMMED = ("longest_wait_s", "longest_queue_s")
 
 def left(chat: Chat) -> int:
     """Tokens that it may still generate."""
-    allowed = NO_LIMIT if chat.max_new_tokens is None else chat.max_new_tokens
+    limit = chat.request.max_new_tokens
+    allowed = NO_LIMIT if limit is None else limit
     return allowed - chat.num_generated
 
 
@@ -104,7 +105,7 @@ def victim_key(key: Callable[[Chat], tuple[float, ...]]) -> VictimKey:
 
 
 def line_key(key: Callable[[Chat], tuple[float, ...]]) -> VictimKey:
-    return lambda chat: (-chat.priority, *key(chat), chat.line_ticket)
+    return lambda chat: (-chat.request.priority, *key(chat), chat.line_ticket)
 
 
 # Processes that simulate import this module too, and so find them.

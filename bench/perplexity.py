@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from tests.engine.reference_llama import ReferenceLlama
 
-from kvalet.core.plan import Draw, Grant, PageId, SamplingParams, SeqId, StepPlan, pages_for
+from kvalet.core.plan import Draw, Grant, PageId, Phase, SeqId, StepPlan, pages_for
+from kvalet.core.request import SamplingParams
 from kvalet.engine.ggml.engine import load_engine
 from kvalet.model import sources
 from kvalet.model.gguf import GGUFFile
@@ -31,8 +32,8 @@ def engine_logprobs(path: Path, tokens: list[int]) -> list[float]:
     for start, (token, following) in enumerate(pairwise(tokens)):
         params = SamplingParams(temperature=0, logit_bias=((following, FORCED),), logprobs=True)
         pages = tuple(PageId(page) for page in range(pages_for(start + 1)))
-        grant = Grant(SeqId(0), start, (token,), pages, Draw(params, start))
-        drawn = engine.execute(StepPlan(step=start, grants=(grant,))).sampled[SeqId(0)]
+        grant = Grant(SeqId(0), Phase.DECODE, start, (token,), pages, (Draw(params, start),))
+        (drawn,) = engine.execute(StepPlan(step=start, grants=(grant,))).sampled[SeqId(0)]
         if drawn.token != following or drawn.logprob is None:
             raise SystemExit(f"the engine drew {drawn}, not {following}")
         logprobs.append(drawn.logprob)

@@ -29,7 +29,7 @@ def plan_and_commit_ms(num_seqs: int) -> list[float]:
         start = time.perf_counter()
         plan = scheduler.plan(float(step))
         planned = time.perf_counter()
-        sampled = {grant.seq_id: Sampled(5) for grant in plan.grants if grant.draw}
+        sampled = {grant.seq_id: (Sampled(5),) for grant in plan.grants if grant.draws}
         outcome = StepOutcome(sampled=sampled, compute_s=0.01)
         ready = time.perf_counter()
         scheduler.commit(plan, outcome)

@@ -8,15 +8,8 @@ from typing_extensions import Unpack
 
 from kvalet.core.changes import Change, ChangeKind
 from kvalet.core.config import SchedulerConfig
-from kvalet.core.plan import (
-    PAGE_CELLS,
-    PageId,
-    SamplingParams,
-    SeqId,
-    StepOutcome,
-    StepPlan,
-    pages_for,
-)
+from kvalet.core.plan import PAGE_CELLS, PageId, SeqId, StepOutcome, StepPlan, pages_for
+from kvalet.core.request import Request, SamplingParams
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence
 from kvalet.engine.base import Engine
@@ -68,7 +61,8 @@ def make_seq(
     **options: Unpack[SequenceOptions],
 ) -> Sequence:
     prompt = prompt or make_prompt(num_prompt, seq_id)
-    return Sequence(SeqId(seq_id), prompt, max_new_tokens, sampling, **options)
+    request = Request(f"request-{seq_id}", prompt, max_new_tokens, sampling, **options)
+    return Sequence(SeqId(seq_id), request)
 
 
 def make_scheduler(
@@ -136,24 +130,24 @@ def run(
 def alone_endless(seq: Sequence, n_ctx: int, num_vocab: int = 256) -> list[int]:
     """All generated tokens of `seq` with context shifts, by definition: keep whole pages, drop half
     of the other pages that are in use, mark what moved."""
-    assert seq.max_new_tokens is not None
-    cells, generated = list(seq.prompt), []
-    for index in range(seq.max_new_tokens):
+    assert seq.request.max_new_tokens is not None
+    cells, generated = list(seq.request.prompt), []
+    for index in range(seq.request.max_new_tokens):
         if len(cells) >= n_ctx:
             num_pages = pages_for(len(cells) - 1)
-            keep = min(pages_for(seq.num_keep), num_pages - 2)
+            keep = min(pages_for(seq.request.num_keep), num_pages - 2)
             drop = max(1, (num_pages - keep) // 2)
             first, last = keep * PAGE_CELLS, (keep + drop) * PAGE_CELLS
             moved = [cell + drop * PAGE_CELLS * SHIFT_MARK for cell in cells[last:-1]]
             cells = [*cells[:first], *moved, cells[-1]]
-        cells.append(next_token(cells, seq.sampling, index, num_vocab))
+        cells.append(next_token(cells, seq.request.sampling, index, num_vocab))
         generated.append(cells[-1])
     return generated
 
 
 def alone(seq: Sequence, n_ctx: int = 512, num_vocab: int = 256) -> list[int]:
     """The tokens of `seq` by the fake engine's definition: no pool, no scheduler."""
-    tokens = list(seq.prompt)
-    for index in range(min(n_ctx - len(tokens), seq.max_new_tokens or n_ctx)):
-        tokens.append(next_token(tokens, seq.sampling, index, num_vocab))
+    tokens = list(seq.request.prompt)
+    for index in range(min(n_ctx - len(tokens), seq.request.max_new_tokens or n_ctx)):
+        tokens.append(next_token(tokens, seq.request.sampling, index, num_vocab))
     return tokens

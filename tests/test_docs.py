@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kvalet.core.config import SchedulerConfig
-from kvalet.core.plan import SamplingParams, SeqId
+from kvalet.core.plan import SeqId
+from kvalet.core.request import Request, SamplingParams
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence
 from kvalet.engine.fake import FakeEngine
@@ -64,8 +65,8 @@ def _pages_of_two_chats(num_steps: int) -> dict[int, tuple[int, int]]:
     """Pages that A and B hold after each step; B arrives after the first."""
     engine = FakeEngine(num_pages=10)
     scheduler = Scheduler(SchedulerConfig(num_slots=4, n_ctx=320), num_pages=10, root=b"")
-    a = Sequence(SeqId(0), tuple(range(200)), 100, SamplingParams(temperature=0))
-    b = Sequence(SeqId(1), tuple(range(50, 110)), 100, SamplingParams(temperature=0))
+    a = Sequence(SeqId(0), Request("a", tuple(range(200)), 100, SamplingParams(temperature=0)))
+    b = Sequence(SeqId(1), Request("b", tuple(range(50, 110)), 100, SamplingParams(temperature=0)))
     happened = {}
     scheduler.add(a)
     for step in range(1, num_steps + 1):

@@ -4,7 +4,7 @@ import pytest
 
 from kvalet.core.changes import ChangeKind
 from kvalet.core.pacing import FIRST, SMALLEST, Pacing
-from kvalet.core.plan import PAGE_CELLS, Grant, PageId, SeqId, SlotId, StepPlan
+from kvalet.core.plan import PAGE_CELLS, Grant, PageId, Phase, SeqId, SlotId, StepPlan
 from kvalet.core.sequence import Status
 from kvalet.engine.fake import FakeEngine
 from kvalet.errors import Conflict
@@ -112,8 +112,8 @@ def test_an_idle_park_that_fails_loses_nothing_that_is_still_in_the_pool() -> No
 
 def plan_of(num_decoding: int, num_filled: int) -> StepPlan:
     pages = (PageId(0),)
-    decoders = [Grant(SeqId(i), 5, (1,), pages, None) for i in range(num_decoding)]
-    filler = [Grant(SeqId(99), 0, (1,) * num_filled, pages, None)] if num_filled else []
+    decoders = [Grant(SeqId(i), Phase.DECODE, 5, (1,), pages) for i in range(num_decoding)]
+    filler = [Grant(SeqId(99), Phase.PREFILL, 0, (1,) * num_filled, pages)] if num_filled else []
     return StepPlan(1, grants=(*decoders, *filler))
 
 

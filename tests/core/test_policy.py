@@ -1,6 +1,7 @@
 """Who is parked: never the leader, only who gains, in the policy's order (behaviour P2)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_order_of_each_policy_spares_the_leader(policy: str, victim: int) -> Non
 
 def may_generate(seq_id: int, num_computed: int, limit: int | None, num_done: int = 0) -> Sequence:
     seq = holding(seq_id, num_computed)
-    seq.max_new_tokens = limit
+    seq.request = replace(seq.request, max_new_tokens=limit)
     seq.tokens += [0] * num_done
     return seq
 
@@ -67,7 +68,7 @@ def ids_in_line(order: str, seqs: list[Sequence]) -> list[SeqId]:
 
 def test_parked_ones_come_back_before_new_ones_come_in_each_in_turn() -> None:
     line = [waiting(1, 1), waiting(2, 4, 1), waiting(3, 3, 2), waiting(4, 2), waiting(5, 5)]
-    line[4].priority = 1
+    line[4].request = replace(line[4].request, priority=1)
     assert ids_in_line("head", line) == [5, 1, 4, 3, 2]
     assert ids_in_line("parked", line) == [5, 3, 2, 1, 4]
     assert ids_in_line("pass", line) == [5, 3, 2, 1, 4]

@@ -1,5 +1,7 @@
 """Triggers, the line, rotation, context shift, life without preemption (behaviour P4-P10, C1)."""
 
+from typing import Any
+
 import pytest
 
 from kvalet.core.changes import ChangeKind
@@ -12,8 +14,8 @@ from tests.builders import Run, alone, alone_endless, make_prompt, make_schedule
 
 
 def generated_by(done: Run, seq: Sequence) -> list[int]:
-    sampled = [outcome.sampled.get(seq.seq_id) for outcome in done.outcomes]
-    return [token.token for token in sampled if token is not None]
+    drawn = (outcome.sampled.get(seq.seq_id, ()) for outcome in done.outcomes)
+    return [sampled.token for one_step in drawn for sampled in one_step]
 
 
 def test_the_watermark_parks_the_youngest_before_the_pool_is_full() -> None:
@@ -286,9 +288,11 @@ def test_the_shared_prompt_of_a_family_is_computed_once_and_choices_queue() -> N
     assert SeqId(1) in {g.seq_id for g in done.plans[0].grants}
 
 
-def resident(scheduler: Scheduler, seq_id: int, num_computed: int, **changes: object) -> Sequence:
+def resident(
+    scheduler: Scheduler, seq_id: int, num_computed: int, *, priority: int = 0, **changes: object
+) -> Sequence:
     """A decoding sequence put into its slot by hand."""
-    seq = make_seq(seq_id, num_computed, 400)
+    seq = make_seq(seq_id, num_computed, 400, priority=priority)
     scheduler.add(seq)
     seq.status = Status.DECODE
     seq.tokens.append(1)
@@ -303,7 +307,7 @@ def resident(scheduler: Scheduler, seq_id: int, num_computed: int, **changes: ob
     "spared",
     [{"num_preempts": 3}, {"status": Status.REPLAY}, {"priority": 1}, {"num_dropped": 32}],
 )
-def test_the_starved_replaying_higher_and_stuck_are_passed_over(spared: dict[str, object]) -> None:
+def test_the_starved_replaying_higher_and_stuck_are_passed_over(spared: dict[str, Any]) -> None:
     """`num_dropped`: shifted, can only be copied, and the budget is 0 (behaviour P2, P5, P7)."""
     scheduler = make_scheduler(num_pages=15, n_ctx=480, host_budget_pages=0)
     resident(scheduler, 1, 255, priority=1)

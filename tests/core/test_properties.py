@@ -81,8 +81,8 @@ def simulate(load: Load) -> tuple[Run, list[Sequence]]:
 
 
 def generated_by(runner: Run, seq: Sequence) -> list[int]:
-    drawn = (outcome.sampled.get(seq.seq_id) for outcome in runner.outcomes)
-    return [sampled.token for sampled in drawn if sampled is not None]
+    drawn = (outcome.sampled.get(seq.seq_id, ()) for outcome in runner.outcomes)
+    return [sampled.token for one_step in drawn for sampled in one_step]
 
 
 def expected(load: Load, seq: Sequence) -> list[int]:

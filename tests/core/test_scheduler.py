@@ -4,16 +4,9 @@ import pytest
 from typing_extensions import override
 
 from kvalet.core.changes import ChangeKind
-from kvalet.core.plan import (
-    PAGE_CELLS,
-    Direction,
-    FinishReason,
-    Grant,
-    SamplingParams,
-    SeqId,
-    Transfer,
-)
-from kvalet.core.sequence import Status
+from kvalet.core.plan import PAGE_CELLS, Direction, FinishReason, Grant, SeqId, Transfer
+from kvalet.core.request import Request, SamplingParams
+from kvalet.core.sequence import Sequence, Status
 from kvalet.engine.fake import FakeEngine
 from kvalet.errors import ContextExceeded, Overloaded, RequestError
 from tests.builders import GREEDY, Run, alone, make_prompt, make_scheduler, make_seq, run
@@ -192,10 +185,8 @@ def test_bad_requests_are_refused_by_field() -> None:
     scheduler = make_scheduler()
     with pytest.raises(RequestError, match="slot 9"):
         scheduler.add(make_seq(1, id_slot=9))
-    empty = make_seq(2)
-    empty.prompt = ()
     with pytest.raises(RequestError, match="no tokens"):
-        scheduler.add(empty)
+        scheduler.add(Sequence(SeqId(2), Request("empty", (), 1)))
 
 
 def test_a_sequence_that_reaches_the_context_ends_there() -> None:
@@ -240,7 +231,7 @@ def test_penalties_see_the_last_tokens_only_when_there_are_any() -> None:
     plain = make_seq(1, 10, 3)
     penal = make_seq(2, 10, 3, sampling=SamplingParams(repeat_penalty=1.1, repeat_last_n=4))
     done = run([plain, penal])
-    draws = {(g.seq_id, g.draw.index): g.draw for p in done.plans for g in p.grants if g.draw}
+    draws = {(g.seq_id, d.index): d for p in done.plans for g in p.grants for d in g.draws}
     assert draws[SeqId(1), 2].recent == ()
     assert draws[SeqId(2), 2].recent == tuple(penal.tokens[8:12])
 

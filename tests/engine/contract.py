@@ -11,7 +11,7 @@ from kvalet.core.plan import (
     Grant,
     HostId,
     PageId,
-    SamplingParams,
+    Phase,
     SeqId,
     StepOutcome,
     StepPlan,
@@ -20,6 +20,7 @@ from kvalet.core.plan import (
     TransferId,
     pages_for,
 )
+from kvalet.core.request import SamplingParams
 from kvalet.engine.base import Engine
 
 NUM_PAGES = 24
@@ -87,7 +88,8 @@ def grant(
     tokens: tuple[int, ...], pages: tuple[PageId, ...], start: int = 0, *, draw: int | None = None
 ) -> Grant:
     pages = pages[: pages_for(start + len(tokens))]
-    return Grant(SeqId(1), start, tokens, pages, None if draw is None else Draw(GREEDY, draw))
+    draws = () if draw is None else (Draw(GREEDY, draw),)
+    return Grant(SeqId(1), Phase.PREFILL, start, tokens, pages, draws)
 
 
 def last_row(pages: tuple[PageId, ...]) -> Grant:
@@ -113,7 +115,7 @@ def generate(
         assert (SeqId(1) in outcome.sampled) == is_last
         done += len(part)
         if is_last:
-            drawn.append(outcome.sampled[SeqId(1)].token)
+            drawn.append(outcome.sampled[SeqId(1)][0].token)
             tokens.append(drawn[-1])
             pages = between(len(drawn)) or pages
     return drawn

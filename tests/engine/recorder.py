@@ -7,7 +7,7 @@ from threading import Event
 
 from typing_extensions import override
 
-from kvalet.core.plan import AnyTransfer, HostId, StateSave
+from kvalet.core.plan import AnyTransfer, HostId, StateId, StateSave
 from kvalet.engine.host.moves import Moves, Pages
 
 PATIENCE_S = 20.0
@@ -61,7 +61,8 @@ def _numbers(transfer: AnyTransfer) -> Iterator[int]:
     if isinstance(transfer, StateSave):
         yield from (page for page in transfer.pages if not isinstance(page, HostId))
     else:
-        yield from (number for number, _ in transfer.moves)
+        for place, _ in transfer.moves:
+            yield place.row if isinstance(place, StateId) else place
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

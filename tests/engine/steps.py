@@ -10,8 +10,8 @@ from kvalet.core.plan import (
     Grant,
     HostId,
     PageId,
+    Phase,
     Sampled,
-    SamplingParams,
     SeqId,
     StepOutcome,
     StepPlan,
@@ -19,6 +19,7 @@ from kvalet.core.plan import (
     TransferId,
     pages_for,
 )
+from kvalet.core.request import SamplingParams
 from kvalet.engine.base import Engine
 
 ALL_LOGPROBS = SamplingParams(temperature=0.0, logprobs=True, num_probs=5)
@@ -41,17 +42,17 @@ class Chat:
         recent = tuple(self.tokens) if self.params.has_penalties else ()
         return Grant(
             self.seq_id,
+            Phase.PREFILL,
             self.num_computed,
             tuple(self.tokens[self.num_computed : end]),
             self.pages[: pages_for(end)],
-            Draw(self.params, len(self.drawn), recent) if end == len(self.tokens) else None,
+            (Draw(self.params, len(self.drawn), recent),) if end == len(self.tokens) else (),
         )
 
     def take(self, grant: Grant, outcome: StepOutcome) -> None:
         assert self.seq_id not in outcome.failed, outcome.failed
         self.num_computed += len(grant.tokens)
-        if grant.draw is not None:
-            sampled = outcome.sampled[self.seq_id]
+        for sampled in outcome.sampled[self.seq_id] if grant.draws else ():
             self.drawn.append(sampled)
             self.tokens.append(sampled.token)
 

@@ -11,11 +11,12 @@ from kvalet.core.plan import (
     PageCopy,
     PageId,
     PageShift,
-    SamplingParams,
+    Phase,
     SeqId,
     StepOutcome,
     StepPlan,
 )
+from kvalet.core.request import SamplingParams
 from kvalet.engine.base import Engine
 from kvalet.errors import EngineError
 from tests.engine.contract import GREEDY, PROMPT, Steps, generate, grant, last_row, table
@@ -40,22 +41,31 @@ def test_which_pages_they_are_changes_nothing(engine: Engine) -> None:
 def test_neighbours_change_nothing(engine: Engine) -> None:
     step = Steps(engine)
     expected = generate(step, table(0, 1, 2))
-    other = Grant(SeqId(2), 0, PROMPT[:20], table(9), Draw(GREEDY, 0))
+    other = Grant(SeqId(2), Phase.PREFILL, 0, PROMPT[:20], table(9), (Draw(GREEDY, 0),))
     tokens = list(PROMPT)
     outcome = step(other, grant(PROMPT, table(3, 4, 5), draw=0))
     for index in range(8):
-        token = outcome.sampled[SeqId(1)].token
+        token = outcome.sampled[SeqId(1)][0].token
         assert token == expected[index]
         tokens.append(token)
         mine = grant((token,), table(3, 4, 5), len(tokens) - 1, draw=index + 1)
         outcome = step(replace(other, tokens=PROMPT[: 20 + index]), mine)
 
 
+def test_several_rows_of_a_grant_draw_what_single_steps_would(engine: Engine) -> None:
+    step = Steps(engine)
+    expected = generate(step, table(0, 1, 2), count=3)
+    step(grant(PROMPT[:74], table(3, 4, 5)))
+    draws = tuple(Draw(GREEDY, index) for index in range(3))
+    rows = replace(grant((PROMPT[74], *expected[:2]), table(3, 4, 5), 74), draws=draws)
+    assert [sampled.token for sampled in step(rows).sampled[SeqId(1)]] == expected
+
+
 def test_a_shared_page_serves_both(engine: Engine) -> None:
     step = Steps(engine)
     expected = generate(step, table(0, 1, 2))
     first = step(grant(PROMPT[64:], table(0, 1, 5), 64, draw=0))
-    assert first.sampled[SeqId(1)].token == expected[0]
+    assert first.sampled[SeqId(1)][0].token == expected[0]
 
 
 def test_a_copied_page_is_the_same_page(engine: Engine) -> None:
@@ -65,7 +75,7 @@ def test_a_copied_page_is_the_same_page(engine: Engine) -> None:
     copy = PageCopy(PageId(5), PageId(9))
     plan = StepPlan(0, page_copies=(copy,), grants=(last_row(table(3, 4, 9)),))
     outcome = step.run(plan)
-    assert outcome.sampled[SeqId(1)].token == expected[0]
+    assert outcome.sampled[SeqId(1)][0].token == expected[0]
 
 
 def test_a_shift_changes_its_pages_and_no_others(engine: Engine) -> None:
@@ -75,13 +85,13 @@ def test_a_shift_changes_its_pages_and_no_others(engine: Engine) -> None:
     shift = PageShift(table(4), -PAGE_CELLS)
     step.run(StepPlan(0, page_shifts=(shift,)))
     last = grant(PROMPT[64:], table(0, 1, 6), 64, draw=0)
-    assert step(last).sampled[SeqId(1)].token == expected[0]
+    assert step(last).sampled[SeqId(1)][0].token == expected[0]
     drawn = [
-        step(grant(PROMPT[64 : 65 + i], table(3, 4, 7), 64, draw=0)).sampled[SeqId(1)].token
+        step(grant(PROMPT[64 : 65 + i], table(3, 4, 7), 64, draw=0)).sampled[SeqId(1)][0].token
         for i in range(11)
     ]
     fresh = [
-        step(grant(PROMPT[64 : 65 + i], table(0, 1, 7), 64, draw=0)).sampled[SeqId(1)].token
+        step(grant(PROMPT[64 : 65 + i], table(0, 1, 7), 64, draw=0)).sampled[SeqId(1)][0].token
         for i in range(11)
     ]
     assert drawn != fresh
@@ -100,10 +110,10 @@ def test_a_draw_is_keyed_by_seed_and_index(engine: Engine, index: int, seed: int
         warm = SamplingParams(temperature=5.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
         step(grant(PROMPT[:74], table(0, 1, 2)))
         outcomes = [
-            step(replace(grant(PROMPT[74:], table(0, 1, 2), 74), draw=Draw(warm, first + i)))
+            step(replace(grant(PROMPT[74:], table(0, 1, 2), 74), draws=(Draw(warm, first + i),)))
             for i in range(12)
         ]
-        return [outcome.sampled[SeqId(1)].token for outcome in outcomes]
+        return [outcome.sampled[SeqId(1)][0].token for outcome in outcomes]
 
     assert drawn(0, 0) == drawn(0, 0)
     assert drawn(0, 0) != drawn(seed, index)

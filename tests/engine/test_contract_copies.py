@@ -62,7 +62,7 @@ def test_transfers_start_after_the_rows_of_their_step(step: Steps) -> None:
     step.run(StepPlan(0, grants=(grant(PROMPT[:74], table(3, 4, 5)),), transfers=(away,)))
     step.until_over(away)
     step.transfer(back(2, table(6, 7, 8), hosts(range(3))), freed=table(3, 4, 5))
-    assert step(last_row(table(6, 7, 8))).sampled[SeqId(1)].token == expected[0]
+    assert step(last_row(table(6, 7, 8))).sampled[SeqId(1)][0].token == expected[0]
 
 
 def test_transfers_land_in_the_order_in_which_they_were_started(step: Steps) -> None:
@@ -85,7 +85,7 @@ def test_a_place_freed_and_used_again_in_one_plan_holds_the_new_page(step: Steps
         step.transfer(out(2, table(0, 1, 2), places), host_freed=places)
         step.transfer(back(3, table(6, 7, 8), places))
         step.transfer(host_freed=places)
-        assert step(last_row(table(6, 7, 8))).sampled[SeqId(1)].token == expected[0]
+        assert step(last_row(table(6, 7, 8))).sampled[SeqId(1)][0].token == expected[0]
         step.landed.clear()
     assert not step.failed
 
@@ -105,7 +105,7 @@ def test_copies_in_flight_change_nothing_for_those_who_compute(step: Steps) -> N
 
     assert generate(step, table(9, 10, 11), between=copies) == expected
     step.transfer(Transfer(TransferId(1), None, Direction.OUT, ()))
-    assert step(last_row(home)).sampled[SeqId(1)].token == expected[0]
+    assert step(last_row(home)).sampled[SeqId(1)][0].token == expected[0]
     assert not step.failed
 
 
@@ -122,7 +122,7 @@ def test_a_saved_state_is_loaded_with_every_bit(step: Steps, tmp_path: Path, tie
     step.transfer(load, freed=table(0, 1), host_freed=hosts([7], tier))
     step.transfer(back(4, table(5, 4), hosts([9, 7], tier)))
     step(grant(PROMPT[64:74], table(4, 5, 6), 64))
-    assert step(last_row(table(4, 5, 6))).sampled[SeqId(1)].token == expected[0]
+    assert step(last_row(table(4, 5, 6))).sampled[SeqId(1)][0].token == expected[0]
     assert not step.failed
 
 
@@ -167,7 +167,7 @@ def test_a_state_that_is_not_the_one_expected_fails_alone(
     step.transfer(load, back(4, table(6, 7, 8), hosts(range(3))))
     assert set(step.failed) == {3}
     assert "state" in step.failed[TransferId(3)]
-    assert step(last_row(table(6, 7, 8))).sampled[SeqId(1)].token == expected[0]
+    assert step(last_row(table(6, 7, 8))).sampled[SeqId(1)][0].token == expected[0]
 
 
 def test_a_save_replaces_an_older_one(step: Steps, tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ from kvalet.core.plan import (
     HostId,
     PageCopy,
     PageId,
-    SamplingParams,
+    Phase,
     SeqId,
     StepPlan,
     Tier,
     Transfer,
     TransferId,
 )
+from kvalet.core.request import SamplingParams
 from kvalet.engine.base import PACE_STEPS
 from kvalet.engine.ggml.engine import GgmlEngine, load_engine
 from kvalet.errors import ConfigError, EngineError, EngineFatal
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.native
 NUM_PAGES = 8
 NAN_TOKEN = 500
 GREEDY = Draw(SamplingParams(temperature=0.0), 0)
-GOOD = Grant(SeqId(1), 0, (5, 6, 7), (PageId(2),), GREEDY)
+GOOD = Grant(SeqId(1), Phase.PREFILL, 0, (5, 6, 7), (PageId(2),), (GREEDY,))
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +127,9 @@ def test_a_draw_that_cannot_be_made_fails_its_sequence_only(engine: GgmlEngine) 
         StepPlan(
             0,
             grants=(
-                replace(GOOD, seq_id=SeqId(2), pages=(PageId(3),), draw=banned),
+                replace(GOOD, seq_id=SeqId(2), pages=(PageId(3),), draws=(banned,)),
                 GOOD,
-                replace(GOOD, seq_id=SeqId(3), pages=(PageId(4),), draw=foreign),
+                replace(GOOD, seq_id=SeqId(3), pages=(PageId(4),), draws=(foreign,)),
             ),
         )
     )
@@ -259,7 +260,7 @@ def test_every_width_up_to_the_limit(engine: GgmlEngine) -> None:
     grown = chat(1, tokens[:1], range(4), params=SamplingParams(temperature=0.0))
     for width, expected in enumerate(drawn, 1):
         generate(engine, [grown], width)
-        assert grown.drawn[-1] == expected
+        assert (grown.drawn[-1],) == expected
         grown.tokens[width:] = tokens[width : width + 1]
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvalet.core.plan import PageCopy, PageId, Sampled, SamplingParams, StepPlan
+from kvalet.core.plan import PageCopy, PageId, Sampled, StepPlan
+from kvalet.core.request import SamplingParams
 from kvalet.engine.ggml.engine import GgmlEngine, load_engine
 from tests.engine.steps import ALL_LOGPROBS, Chat, chat, copy_in, copy_out, generate, step
 from tests.engine.tiny_models import write_tiny_llama

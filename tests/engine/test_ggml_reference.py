@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvalet.core.plan import SamplingParams
+from kvalet.core.request import SamplingParams
 from kvalet.engine.ggml.engine import load_engine
 from tests.engine.reference_llama import ReferenceLlama
 from tests.engine.steps import chat, generate

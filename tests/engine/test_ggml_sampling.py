@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvalet.core.plan import Draw, SamplingParams
+from kvalet.core.plan import Draw
+from kvalet.core.request import SamplingParams
 from kvalet.engine import native
 from kvalet.engine.ggml.sampling import sample, uniform
 from kvalet.errors import EngineError

@@ -16,11 +16,12 @@ from typing import TypedDict
 from typing_extensions import Unpack
 
 from kvalet.core.config import SchedulerConfig
-from kvalet.core.plan import PAGE_CELLS, Sampled, SamplingParams, SeqId, StepPlan
+from kvalet.core.plan import PAGE_CELLS, Sampled, SeqId, StepPlan
+from kvalet.core.request import Request, SamplingParams
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence
 from kvalet.engine.ggml.engine import load_engine
-from kvalet.runtime.messages import Generation, Snapshot
+from kvalet.runtime.messages import Snapshot
 from kvalet.runtime.service import Service
 from tests.builders import SchedulerOptions, make_prompt
 from tests.preemption.watched import WatchedEngine
@@ -37,7 +38,7 @@ ZERO_AT_REST = (
 
 class ChatOptions(TypedDict, total=False):
     priority: int
-    n_keep: int
+    num_keep: int
     cache_prompt: bool
     id_slot: int | None
     index: int
@@ -54,7 +55,7 @@ def chat(
 ) -> Client:
     """Prompts of different salts differ from their first token on."""
     prompt = prompt or make_prompt(num_prompt, salt)
-    return Client(Generation(f"request-{salt}", prompt, max_new_tokens, sampling, **options))
+    return Client(Request(f"request-{salt}", prompt, max_new_tokens, sampling, **options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,7 @@ class Stage:
 
 
 @cache
-def alone(model: Path, wanted: Generation, n_ctx: int, context_shift: bool) -> Told:
+def alone(model: Path, wanted: Request, n_ctx: int, context_shift: bool) -> Told:
     """What `wanted` generates with nobody beside it in an ample pool."""
     client = Client(wanted)
     num_pages = n_ctx // PAGE_CELLS + 8

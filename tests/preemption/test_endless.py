@@ -35,7 +35,7 @@ def num_shifts(on: Stage) -> int:
 
 def test_three_endless_chats_in_384_cells_take_turns_and_finish(tiny: Path) -> None:
     length = 6000 // SCALE
-    chats = [chat(salt, 50, length, n_keep=32) for salt in (1, 2)]
+    chats = [chat(salt, 50, length, num_keep=32) for salt in (1, 2)]
     on = Stage(tiny, 12, options=options())
     on.finish(*chats, chat(3, 90, length, sampling=WARM))
     on.check_as_alone()
@@ -77,7 +77,7 @@ def test_with_a_budget_for_one_state_rotation_is_refused_once_and_all_finish(
 def test_shifted_chats_parked_every_50_tokens(tiny: Path, budget: int | None) -> None:
     """What cannot be replayed is copied even over the budget; before it shifts, it is replayed."""
     on = Stage(tiny, 8, options=options(budget, preempt_every=50))
-    on.finish(chat(1, 100, 600, n_keep=40))
+    on.finish(chat(1, 100, 600, num_keep=40))
     on.check_as_alone()
     assert on.count("n_preempt") == 11
     assert on.count("n_preempt_recompute") == (3 if budget == 0 else 0)

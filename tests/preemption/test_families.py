@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvalet.core.plan import SamplingParams
+from kvalet.core.request import SamplingParams
 from kvalet.runtime.messages import Event, Preempted
 from tests.builders import make_prompt
 from tests.preemption.stage import Stage, chat

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kvalet.core.plan import Direction, SamplingParams, StepPlan, Transfer, pages_for
+from kvalet.core.plan import Direction, StepPlan, Transfer, pages_for
+from kvalet.core.request import SamplingParams
 from tests.preemption.stage import GREEDY, WARM, Stage, alone, chat
 from tests.runtime.clients import Client
 
@@ -56,7 +57,7 @@ def test_four_at_once_each_parked_every_8_tokens(tiny: Path, budget: int | None)
 
 def test_one_byte_flipped_in_the_store_changes_the_text(tiny: Path) -> None:
     on, client = stage(tiny), a_chat()
-    flipped: list[int] = []
+    flipped: list[object] = []
 
     def flip_once(plan: StepPlan) -> StepPlan:
         for transfer in plan.transfers:

@@ -86,8 +86,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     def add(self, num_prompt: int, num_new: int, shared: int, priority: int, caches: bool) -> None:
         own = make_prompt(num_prompt, salt=len(self.seqs))
         prompt = (*PREFIX[: shared * PAGE_CELLS], *own)[: self.scheduler.config.n_ctx - 1]
-        seq = make_seq(len(self.seqs), prompt=prompt, max_new_tokens=num_new, priority=priority)
-        seq.cache_prompt = caches
+        seq = make_seq(
+            len(self.seqs),
+            prompt=prompt,
+            max_new_tokens=num_new,
+            priority=priority,
+            cache_prompt=caches,
+        )
         self.scheduler.add(seq)
         self.seqs.append(seq)
 

@@ -84,11 +84,11 @@ class WatchedEngine:
         faults = {grant.seq_id: self.faults.compute(grant) for grant in plan.grants}
         return {seq_id: fault for seq_id, fault in faults.items() if fault is not None}
 
-    def _keep(self, plan: StepPlan, sampled: dict[SeqId, Sampled]) -> None:
+    def _keep(self, plan: StepPlan, sampled: dict[SeqId, tuple[Sampled, ...]]) -> None:
         for grant in plan.grants:
-            if grant.seq_id in sampled and grant.draw is not None:
-                self.drawn.setdefault(grant.seq_id, []).append(sampled[grant.seq_id])
-                if grant.draw.index == self.last_index.get(grant.seq_id):
+            if grant.seq_id in sampled and grant.draws:
+                self.drawn.setdefault(grant.seq_id, []).extend(sampled[grant.seq_id])
+                if grant.draws[-1].index == self.last_index.get(grant.seq_id):
                     self.final_kv[grant.seq_id] = self._kv(grant)
 
     def _kv(self, grant: Grant) -> bytes:

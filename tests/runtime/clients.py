@@ -16,6 +16,7 @@ from tests.builders import (
 from typing_extensions import override
 
 from kvalet.core.plan import PAGE_CELLS, SeqId, StepPlan
+from kvalet.core.request import Request
 from kvalet.core.sequence import Sequence as Seq
 from kvalet.engine.fake import FakeEngine, Faults
 from kvalet.runtime.inbox import Cancel, Inbox, Message, Park, Resume, Stop, Submit, TakeSnapshot
@@ -25,7 +26,6 @@ from kvalet.runtime.messages import (
     Event,
     Failed,
     Finished,
-    Generation,
     Preempted,
     Resumed,
     SlotView,
@@ -38,15 +38,14 @@ from kvalet.runtime.stream import Stream, Vocabulary
 LETTERS = Vocabulary(token_bytes=lambda token: bytes([97 + token % 26]), eos_ids=frozenset())
 
 
-def generation(salt: int = 1, num_prompt: int = 40, **kw: object) -> Generation:
-    base = Generation(f"request-{salt}", make_prompt(num_prompt, salt), 50, GREEDY)
+def generation(salt: int = 1, num_prompt: int = 40, **kw: object) -> Request:
+    base = Request(f"request-{salt}", make_prompt(num_prompt, salt), 50, GREEDY)
     return replace(base, **kw)  # type: ignore[arg-type]  # a test names the fields it is about
 
 
-def solo_tokens(wanted: Generation, n_ctx: int, *, endless: bool = False) -> list[int]:
+def solo_tokens(wanted: Request, n_ctx: int, *, endless: bool = False) -> list[int]:
     """What `wanted` generates with nobody beside it, by the fake engine's definition."""
-    seq = Seq(SeqId(0), wanted.prompt, wanted.max_new_tokens, wanted.sampling)
-    seq.num_keep = wanted.n_keep
+    seq = Seq(SeqId(0), wanted)
     return alone_endless(seq, n_ctx) if endless else alone(seq, n_ctx)[seq.num_prompt :]
 
 
@@ -58,7 +57,7 @@ def letters(tokens: Sequence[int]) -> str:
 class Client:
     """A sink that keeps what it is told, call by call."""
 
-    wanted: Generation = field(default_factory=generation)
+    wanted: Request = field(default_factory=generation)
     each: Callable[[Sequence[Event]], None] = lambda events: None
     calls: list[list[Event]] = field(default_factory=list[list[Event]])
     ended: threading.Event = field(default_factory=threading.Event)

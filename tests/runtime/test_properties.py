@@ -14,15 +14,16 @@ from tests.runtime.clients import (
 )
 
 from kvalet.core.plan import Grant, StepPlan, Transfer
+from kvalet.core.request import Request
 from kvalet.errors import EngineError
-from kvalet.runtime.messages import Finished, Generation
+from kvalet.runtime.messages import Finished
 
 
 @dataclass(frozen=True)
 class Visit:
     """A chat that comes at a step and perhaps gives up at a later one."""
 
-    wanted: Generation
+    wanted: Request
     arrives: int
     gives_up: int | None
 

@@ -12,19 +12,22 @@ from kvalet.core.plan import (
     Grant,
     HostId,
     PageId,
-    SamplingParams,
+    Phase,
     SeqId,
     StepOutcome,
     StepPlan,
     Transfer,
     TransferId,
 )
+from kvalet.core.request import SamplingParams
 from kvalet.errors import ConfigError
 from kvalet.runtime.record import StepRecorder
 from kvalet.sim.calibration import StepRecord, load
 
-BESIDE = Grant(SeqId(1), 40, (7,), (PageId(0), PageId(1)), Draw(SamplingParams(), 3))
-PROMPT = Grant(SeqId(2), 0, (1, 2, 3), (PageId(2),), None)
+BESIDE = Grant(
+    SeqId(1), Phase.DECODE, 40, (7,), (PageId(0), PageId(1)), (Draw(SamplingParams(), 3),)
+)
+PROMPT = Grant(SeqId(2), Phase.PREFILL, 0, (1, 2, 3), (PageId(2),))
 
 
 def recorder_of(path: Path) -> StepRecorder:

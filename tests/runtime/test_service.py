@@ -12,9 +12,10 @@ from typing_extensions import override
 
 from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import SeqId, StepPlan
+from kvalet.core.request import Request
 from kvalet.engine.fake import FakeEngine, Faults
 from kvalet.errors import Conflict, ContextExceeded, EngineFatal, NotFound, Overloaded, RequestError
-from kvalet.runtime.messages import Event, Generation
+from kvalet.runtime.messages import Event
 from kvalet.runtime.service import Service
 
 TIMEOUT_S = 10  # of a wait that only a bug lets run out
@@ -84,7 +85,7 @@ def test_requests_from_many_threads_get_the_text_they_have_alone() -> None:
     ],
 )
 def test_what_is_wrong_on_its_face_is_refused_by_name(
-    wanted: Generation, error: type[RequestError], field: str
+    wanted: Request, error: type[RequestError], field: str
 ) -> None:
     with running(make_service()) as service, pytest.raises(error) as caught:
         service.submit(wanted, Client())

@@ -79,9 +79,9 @@ def test_waiting_for_room_is_no_pause() -> None:
 
 
 def test_what_a_context_shift_is_to_keep_and_drop_reaches_the_sequence() -> None:
-    wanted = generation(n_keep=-1, n_discard=64)
+    wanted = generation(num_keep=-1, num_discard=64)
     seq = Stream.of(SeqId(1), wanted, lambda events: None, now=0.0).seq
-    assert (seq.num_keep, seq.num_discard) == (-1, 64)
+    assert (seq.request.num_keep, seq.request.num_discard) == (-1, 64)
 
 
 def test_text_of_a_step_is_told_before_its_failure() -> None:

@@ -3,7 +3,7 @@ second is idle, what `cmpl-0` left in it can be saved."""
 
 from concurrent.futures import Future
 
-from kvalet.core.plan import SamplingParams
+from kvalet.core.request import SamplingParams
 from kvalet.errors import Conflict, NotFound
 from kvalet.runtime.messages import Histogram, SlotState, SlotView, Snapshot
 

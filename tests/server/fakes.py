@@ -11,13 +11,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from kvalet.core.plan import FinishReason, SeqId
+from kvalet.core.request import Request
 from kvalet.errors import ContextExceeded, EngineFatal, KvaletError, Overloaded, RequestError
 from kvalet.runtime.messages import (
     Delta,
     Event,
     Failed,
     Finished,
-    Generation,
     Sink,
     SlotState,
     SlotView,
@@ -31,7 +31,7 @@ from tests.server.fake_slots import make_snapshot, state_of, view_of
 BOS, EOS = 256, 257
 SPECIAL = {BOS: b"<s>", EOS: b"</s>"}
 
-Script = Callable[[Generation], Iterator[Sequence[Event]]]
+Script = Callable[[Request], Iterator[Sequence[Event]]]
 
 
 class ByteTokenizer:
@@ -90,7 +90,7 @@ class LineTemplate:
 
 
 def finished(
-    generation: Generation,
+    generation: Request,
     num_tokens: int,
     reason: FinishReason = FinishReason.LENGTH,
     word: str = "",
@@ -106,7 +106,7 @@ def finished(
     )
 
 
-def info_of(token: int, generation: Generation) -> TokenInfo:
+def info_of(token: int, generation: Request) -> TokenInfo:
     top = tuple((token + i, -0.5 - i) for i in range(generation.sampling.num_probs))
     return TokenInfo(token, -0.5, top)
 
@@ -114,7 +114,7 @@ def info_of(token: int, generation: Generation) -> TokenInfo:
 def says(text: str, reason: FinishReason = FinishReason.EOS, word: str = "") -> Script:
     """One character a step, as many as are asked for."""
 
-    def script(generation: Generation) -> Iterator[Sequence[Event]]:
+    def script(generation: Request) -> Iterator[Sequence[Event]]:
         limit = generation.max_new_tokens
         said = text if limit is None else text[:limit]
         reports = generation.sampling.logprobs or generation.sampling.num_probs > 0
@@ -127,12 +127,12 @@ def says(text: str, reason: FinishReason = FinishReason.EOS, word: str = "") -> 
     return script
 
 
-def endless(generation: Generation) -> Iterator[Sequence[Event]]:
+def endless(generation: Request) -> Iterator[Sequence[Event]]:
     for _ in itertools.count():
         yield [Delta("on ", ())]
 
 
-def silent(generation: Generation) -> Iterator[Sequence[Event]]:
+def silent(generation: Request) -> Iterator[Sequence[Event]]:
     for _ in itertools.count():
         yield []
 
@@ -158,7 +158,7 @@ class FakeService:
     max_live: int = 100
     step_s: float = 0.0005
     script: Script = field(default_factory=lambda: says("hello"))
-    submitted: list[Generation] = field(default_factory=list[Generation])
+    submitted: list[Request] = field(default_factory=list[Request])
     cancelled: list[SeqId] = field(default_factory=list[SeqId])
     asked: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
     alive: bool = True
@@ -176,9 +176,7 @@ class FakeService:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def submit_family(
-        self, generations: Sequence[Generation], sinks: Sequence[Sink]
-    ) -> list[SeqId]:
+    def submit_family(self, generations: Sequence[Request], sinks: Sequence[Sink]) -> list[SeqId]:
         for generation in generations:
             if generation.id_slot is not None and generation.id_slot >= self.num_slots:
                 raise RequestError(f"there is no slot {generation.id_slot} (id_slot)", "id_slot")

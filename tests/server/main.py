@@ -13,7 +13,8 @@ from pathlib import Path
 from typing_extensions import override
 
 from kvalet.core.plan import SeqId
-from kvalet.runtime.messages import Delta, Event, Generation, Sink, SlotState, Snapshot
+from kvalet.core.request import Request
+from kvalet.runtime.messages import Delta, Event, Sink, SlotState, Snapshot
 from kvalet.server.desk import ServerSettings
 from kvalet.server.ports import ServedModel
 from kvalet.server.run import run
@@ -29,9 +30,7 @@ class HangingService(FakeService):
 
 class DyingService(FakeService):
     @override
-    def submit_family(
-        self, generations: Sequence[Generation], sinks: Sequence[Sink]
-    ) -> list[SeqId]:
+    def submit_family(self, generations: Sequence[Request], sinks: Sequence[Sink]) -> list[SeqId]:
         ids = super().submit_family(generations, sinks)
         self.die("the device is gone")
         return ids
@@ -52,7 +51,7 @@ class PatientService(FakeService):
         self.script = self._speaks_until_seen
         super().__post_init__()
 
-    def _speaks_until_seen(self, generation: Generation) -> Iterator[Sequence[Event]]:
+    def _speaks_until_seen(self, generation: Request) -> Iterator[Sequence[Event]]:
         yield from itertools.takewhile(lambda batch: not self._was_seen, endless(generation))
         yield [finished(generation, 1)]
 

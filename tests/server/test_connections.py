@@ -10,8 +10,9 @@ import openai
 import pytest
 
 from kvalet.core.plan import FinishReason
+from kvalet.core.request import Request
 from kvalet.errors import Overloaded
-from kvalet.runtime.messages import Delta, Event, Generation, Preempted, Resumed
+from kvalet.runtime.messages import Delta, Event, Preempted, Resumed
 from tests.server.edge import LiveEdge, live_edge, wait_until
 from tests.server.fakes import Script, by_choice, by_prompt, endless, plays, says, silent
 
@@ -152,7 +153,7 @@ def test_openais_client_completes(live: LiveEdge, client: openai.OpenAI) -> None
 def parked_then(text: str) -> Script:
     """Clients see its notices as comments, which they pass over."""
 
-    def script(generation: Generation) -> Iterator[Sequence[Event]]:
+    def script(generation: Request) -> Iterator[Sequence[Event]]:
         yield from ([Preempted()], [], [], [Resumed()])
         yield from says(text)(generation)
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from kvalet.core.plan import FinishReason
-from kvalet.runtime.messages import Delta, Event, Generation
+from kvalet.core.request import Request
+from kvalet.runtime.messages import Delta, Event
 from tests.server.edge import Edge
 from tests.server.fakes import by_choice, finished, says
 
@@ -52,7 +53,7 @@ def test_a_stream_of_choices(edge: Edge) -> None:
 def test_a_prompt_counts_once_in_usage(edge: Edge, stream: bool) -> None:
     cached = (32, 64, 64, 0, 0, 0)
 
-    def script(generation: Generation) -> Iterator[Sequence[Event]]:
+    def script(generation: Request) -> Iterator[Sequence[Event]]:
         last = finished(generation, generation.index + 1)
         timings = replace(last.timings, cache_n=cached[generation.index])
         return iter([[Delta("x", ())], [replace(last, timings=timings)]])

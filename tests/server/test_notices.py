@@ -7,8 +7,9 @@ from queue import SimpleQueue
 
 import pytest
 
+from kvalet.core.request import Request
 from kvalet.errors import EngineError
-from kvalet.runtime.messages import Delta, Event, Failed, Generation, Preempted, Resumed
+from kvalet.runtime.messages import Delta, Event, Failed, Preempted, Resumed
 from kvalet.server.desk import ServerSettings
 from kvalet.server.notices import KEEPALIVE_S, Cadence, Notices
 from tests.server.edge import LiveEdge, live_edge, raw_request, wait_until
@@ -109,9 +110,9 @@ class Puppet:
 
     def __init__(self) -> None:
         self._batches: SimpleQueue[Sequence[Event]] = SimpleQueue()
-        self.generation: Generation | None = None
+        self.generation: Request | None = None
 
-    def __call__(self, generation: Generation) -> Iterator[Sequence[Event]]:
+    def __call__(self, generation: Request) -> Iterator[Sequence[Event]]:
         self.generation = generation
         while True:
             yield [] if self._batches.empty() else self._batches.get()

@@ -2,14 +2,15 @@
 
 import pytest
 
+from kvalet.core.request import Request
 from kvalet.errors import EngineError
-from kvalet.runtime.messages import Delta, Failed, Generation, Preempted, Resumed
+from kvalet.runtime.messages import Delta, Failed, Preempted, Resumed
 from tests.server.edge import Edge
 from tests.server.fakes import FakeService, by_prompt, finished, plays, silent
 
 BODY = {"prompt": "x"}
 PATHS = ["/v1/completions", "/completion"]
-GENERATION_ENDS = finished(Generation("r", (1, 2), 1, sampling=None), 1)  # type: ignore[arg-type]
+GENERATION_ENDS = finished(Request("r", (1, 2), 1, sampling=None), 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("path", PATHS)

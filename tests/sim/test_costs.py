@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kvalet.core.plan import Draw, Grant, PageId, SamplingParams, SeqId, StepPlan
+from kvalet.core.plan import Draw, Grant, PageId, Phase, SeqId, StepPlan
+from kvalet.core.request import SamplingParams
 from kvalet.core.work import StepWork, work_of
 from kvalet.engine.ggml.graphs import bucket
 from kvalet.errors import ConfigError
@@ -17,7 +18,7 @@ PAGES = (PageId(0), PageId(1))
 
 def _grant(seq_id: int, start: int, num_tokens: int) -> Grant:
     draw = Draw(SamplingParams(), 0)
-    return Grant(SeqId(seq_id), start, (1,) * num_tokens, PAGES, draw)
+    return Grant(SeqId(seq_id), Phase.PREFILL, start, (1,) * num_tokens, PAGES, (draw,))
 
 
 def test_depth_counts_the_cells_that_each_row_sees() -> None:

@@ -11,13 +11,14 @@ from kvalet.core.plan import (
     Grant,
     HostId,
     PageId,
-    SamplingParams,
+    Phase,
     SeqId,
     StateSave,
     StepPlan,
     Transfer,
     TransferId,
 )
+from kvalet.core.request import SamplingParams
 from kvalet.engine.base import EngineInfo
 from kvalet.errors import EngineError
 from kvalet.sim.costs import CostModel
@@ -43,7 +44,7 @@ def _engine(costs: CostModel, *, asynchronous: bool = True) -> CostEngine:
 
 def _computing(index: int = 0, *transfers: Transfer | StateSave) -> StepPlan:
     draw = Draw(SamplingParams(), index)
-    grant = Grant(SeqId(0), 10 + index, (1,), (PageId(0),), draw)
+    grant = Grant(SeqId(0), Phase.DECODE, 10 + index, (1,), (PageId(0),), (draw,))
     return StepPlan(index, grants=(grant,), transfers=transfers)
 
 
@@ -114,7 +115,7 @@ def test_the_shortest_of_the_last_steps_counts() -> None:
     """Beside a long prompt no more is copied than beside a chat that generates."""
     engine = _engine(replace(COSTS, prefill_cell_s=0.02, page_out_s=0.001))
     engine.execute(_computing(0))
-    prompt = Grant(SeqId(0), 0, (1,) * 99, (PageId(0),), None)
+    prompt = Grant(SeqId(0), Phase.PREFILL, 0, (1,) * 99, (PageId(0),))
     long_step = StepPlan(1, grants=(prompt,))
     assert engine.execute(long_step).compute_s == pytest.approx(100.0)
     engine.execute(replace(long_step, transfers=(_copy(1, 200),)))

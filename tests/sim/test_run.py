@@ -138,7 +138,7 @@ def test_the_scheduler_is_not_told_how_long_an_answer_is() -> None:
     told: list[int | None] = []
 
     def note(now: float, scheduler: Scheduler) -> None:
-        told.extend(seq.max_new_tokens for seq in scheduler.slots if seq)
+        told.extend(seq.request.max_new_tokens for seq in scheduler.slots if seq)
 
     Simulation(PRESSED, (Request(0, 0.0, 8, 5, max_tokens=100),), COSTS, note).run()
     assert set(told) == {100}

@@ -5,6 +5,7 @@ sequence that gets no page stays at its token boundary; nothing computed is lost
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from kvalet.core import shift
 from kvalet.core.config import SchedulerConfig
@@ -12,11 +13,16 @@ from kvalet.core.guard import Guard
 from kvalet.core.pacing import Pacing
 from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
-from kvalet.core.plan import PAGE_CELLS, Draw, Grant, pages_for
+from kvalet.core.plan import PAGE_CELLS, Draw, Grant, Phase, pages_for
 from kvalet.core.room import Pace
 from kvalet.core.sequence import Move, PageName, Sequence, Status
 
 FILLING = (Status.PREFILL, Status.REPLAY)
+PHASES: Final = {
+    Status.PREFILL: Phase.PREFILL,
+    Status.DECODE: Phase.DECODE,
+    Status.REPLAY: Phase.REPLAY,
+}
 
 
 class Batcher:
@@ -77,8 +83,10 @@ class Batcher:
         if num_missing > self._pool.num_clear:
             return None
         seq.table.extend(self._pool.take() for _ in range(num_missing))
-        draw = _draw(seq) if end == len(seq.tokens) else None
-        return Grant(seq.seq_id, start, tuple(seq.tokens[start:end]), tuple(seq.table), draw)
+        draws = (_draw(seq),) if end == len(seq.tokens) else ()
+        tokens = tuple(seq.tokens[start:end])
+        adapter, phase = seq.request.adapter, PHASES[seq.status]
+        return Grant(seq.seq_id, phase, start, tokens, tuple(seq.table), draws, adapter)
 
     def _num_to_fill(self, seq: Sequence) -> int:
         """Tokens to compute before it generates; the last known one waits for a shift that is due,
@@ -111,7 +119,7 @@ def _up_to_a_boundary(seq: Sequence, num_left: int, chunk: int) -> int:
 
 
 def _draw(seq: Sequence) -> Draw:
-    params = seq.sampling
+    params = seq.request.sampling
     if not params.has_penalties:
         return Draw(params, seq.num_generated)
     first = 0 if params.repeat_last_n < 0 else -params.repeat_last_n

@@ -146,7 +146,7 @@ class Parking:
     def name(self, seq: Sequence, index: int) -> PageName | None:
         """Name of its full page `index`; None where it neither takes nor leaves names."""
         is_beyond = seq.name_limit is not None and index >= seq.name_limit
-        return seq.name_of(index, self.root) if seq.cache_prompt and not is_beyond else None
+        return seq.name_of(index, self.root) if seq.request.cache_prompt and not is_beyond else None
 
     def find(self, seq: Sequence, index: int) -> PageId | None:
         """The pool's page of that name."""

@@ -16,12 +16,20 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, NewType, TypeAlias
 
+from kvalet.core.request import Adapter, Input, SamplingParams
+
 SeqId = NewType("SeqId", int)
 SlotId = NewType("SlotId", int)
 PageId = NewType("PageId", int)  # a row of the pool
 TransferId = NewType("TransferId", int)
 
 PAGE_CELLS = 32
+
+
+class StateId(NamedTuple):
+    """A row of the states: what a sequence's recurrent layers remember, one fixed size each."""
+
+    row: int
 
 
 class Tier(Enum):
@@ -44,37 +52,6 @@ def pages_for(num_cells: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How a token is drawn. Names, defaults and the order of the chain are llama.cpp's server's:
-    penalties, logit bias, top_k, typical_p, top_p, min_p, temperature. Temperature 0 is greedy;
-    ties go to the lower id (behaviour X1)."""
-
-    temperature: float = 0.8
-    top_k: int = 40  # 0: all
-    top_p: float = 0.95
-    min_p: float = 0.05
-    typical_p: float = 1.0
-    repeat_penalty: float = 1.0
-    repeat_last_n: int = 64  # tokens the penalties look back on; -1: all
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()  # -inf bans a token
-    seed: int = 0
-    prompt_index: int = 0
-    choice: int = 0
-    num_probs: int = 0  # most likely tokens to report beside the drawn one
-    logprobs: bool = False  # report the drawn token's log-probability
-
-    @property
-    def has_penalties(self) -> bool:
-        return (
-            self.repeat_penalty != 1.0
-            or self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
-        ) and self.repeat_last_n != 0
-
-
-@dataclass(frozen=True, slots=True)
 class Draw:
     """One token to sample. Its random number is keyed by (seed, prompt index, choice, `index`)."""
 
@@ -92,6 +69,14 @@ class PageCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class StateCopy:
+    """The whole state in row `src` to row `dst`."""
+
+    src: StateId
+    dst: StateId
+
+
+@dataclass(frozen=True, slots=True)
 class PageShift:
     """Context shift: the keys in `pages`, all layers, are rotated by `distance` positions."""
 
@@ -99,15 +84,27 @@ class PageShift:
     distance: int  # negative: towards the start
 
 
+class Phase(Enum):
+    """What the rows of a grant are to their sequence."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    REPLAY = "replay"
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Token rows of one sequence: `tokens` at positions `start`, `start + 1`, ..."""
+    """Token rows of one sequence: `tokens` in the cells `start`, `start + 1`, ..."""
 
     seq_id: SeqId
+    phase: Phase
     start: int  # also the number of cells computed before this step
     tokens: tuple[int, ...]
     pages: tuple[PageId, ...]  # the whole table in position order, this step's cells included
-    draw: Draw | None  # of the last row; None while the prompt is not all computed
+    draws: tuple[Draw, ...] = ()  # of the last rows, one each; none while known tokens are left
+    adapter: Adapter | None = None
+    inputs: tuple[Input, ...] = ()  # that have cells among these
+    state: StateId | None = None  # where its recurrent layers remember; None without any
 
 
 class Direction(Enum):
@@ -117,13 +114,13 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Copies of whole pages. Without moves it only marks the time when everything before it has
-    landed. It fails as a whole."""
+    """Copies of whole pages and states. Without moves it only marks the time when everything before
+    it has landed. It fails as a whole."""
 
     transfer_id: TransferId
     seq_id: SeqId | None  # whose; None: pages kept as cache
     direction: Direction
-    moves: tuple[tuple[PageId, HostId], ...]
+    moves: tuple[tuple[PageId | StateId, HostId], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +154,7 @@ class StepPlan:
     freed: tuple[PageId, ...] = ()  # pages whose content nobody needs any more
     host_freed: tuple[HostId, ...] = ()  # places of which the same is true
     page_copies: tuple[PageCopy, ...] = ()
+    state_copies: tuple[StateCopy, ...] = ()
     page_shifts: tuple[PageShift, ...] = ()
     grants: tuple[Grant, ...] = ()
     transfers: tuple[AnyTransfer, ...] = ()
@@ -167,7 +165,8 @@ class StepPlan:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.page_copies or self.page_shifts or self.grants or self.transfers)
+        copies = self.page_copies or self.state_copies
+        return not (copies or self.page_shifts or self.grants or self.transfers)
 
 
 class FinishReason(Enum):
@@ -189,7 +188,10 @@ class StepOutcome:
     """What came of a plan. Sequences in neither `sampled`, `not_run` nor `failed` computed all
     their granted tokens and had nothing to draw."""
 
-    sampled: Mapping[SeqId, Sampled] = field(default_factory=dict[SeqId, Sampled])
+    sampled: Mapping[SeqId, tuple[Sampled, ...]] = field(
+        default_factory=dict[SeqId, tuple[Sampled, ...]]
+    )  # in the order of the grant's draws, up to the first that its rows do not bear out
+    drafts: Mapping[SeqId, tuple[int, ...]] = field(default_factory=dict[SeqId, tuple[int, ...]])
     finished: Mapping[SeqId, FinishReason] = field(default_factory=dict[SeqId, FinishReason])
     not_run: tuple[SeqId, ...] = ()  # no page or room: nothing of the grant was computed
     failed: Mapping[SeqId, str] = field(default_factory=dict[SeqId, str])

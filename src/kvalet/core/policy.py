@@ -36,7 +36,7 @@ def oldest(seq: Sequence) -> tuple[int, ...]:
 def furthest(seq: Sequence) -> tuple[int, ...]:
     """Furthest from its end: holds little, which is cheap to bring back, and may generate much,
     which would keep others out for long. Who has no limit comes before who has one."""
-    allowed = NO_LIMIT if seq.max_new_tokens is None else seq.max_new_tokens
+    allowed = NO_LIMIT if seq.request.max_new_tokens is None else seq.request.max_new_tokens
     return (seq.num_computed - (allowed - seq.num_generated), -seq.seq_id)
 
 
@@ -47,20 +47,20 @@ VICTIM_POLICIES: Final[Mapping[str, VictimKey]] = {
 
 def longest_waiting(seq: Sequence) -> tuple[int, ...]:
     """Order of the line: tier, then when its waiting began."""
-    return (-seq.priority, seq.line_ticket)
+    return (-seq.request.priority, seq.line_ticket)
 
 
 def parked_first(seq: Sequence) -> tuple[int, ...]:
     """What was parked comes back before what is new comes in, each in turn. Endless chats come and
     go for ever and would hold off a new one, so they have no such right."""
     comes_back = seq.num_preempts > 0 and not seq.is_endless
-    return (-seq.priority, not comes_back, seq.line_ticket)
+    return (-seq.request.priority, not comes_back, seq.line_ticket)
 
 
 def most_preempted(seq: Sequence) -> tuple[int, ...]:
     """Those that made way stand behind, in turn: how often they were parked gives them nothing."""
     num_preempts = 0 if seq.makes_way else seq.num_preempts
-    return (-seq.priority, seq.makes_way, -num_preempts, seq.line_ticket)
+    return (-seq.request.priority, seq.makes_way, -num_preempts, seq.line_ticket)
 
 
 LINE_ORDERS: Final[Mapping[str, VictimKey]] = {
@@ -74,7 +74,9 @@ PASSING: Final = frozenset({"pass"})  # orders in which whoever fits may pass wh
 def leader(residents: Iterable[Sequence]) -> Sequence | None:
     """The one that is never parked for pressure, so that one chat always makes progress: most
     tokens held within the highest tier. Ties: the earlier arrival."""
-    return min(residents, key=lambda s: (-s.priority, -s.num_computed, s.seq_id), default=None)
+    return min(
+        residents, key=lambda s: (-s.request.priority, -s.num_computed, s.seq_id), default=None
+    )
 
 
 def choose_victims(

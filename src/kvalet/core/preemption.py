@@ -140,7 +140,7 @@ class Preemption:
         is_stuck = not seq.can_replay and self._lacks_place(seq)
         is_starved = seq.num_preempts >= self._config.starved_after
         is_spared = is_starved or seq.status is Status.REPLAY
-        return (is_stuck, is_spared, seq.priority, *self._victim_order(seq))
+        return (is_stuck, is_spared, seq.request.priority, *self._victim_order(seq))
 
     def _gain(self, seq: Sequence) -> int:
         alone = sum(self._transfers.num_sharing(page) == 1 for page in seq.table)
@@ -191,7 +191,7 @@ class Preemption:
         return sorted(waiting, key=self._line_order)
 
     def _let_in(self, seq: Sequence) -> None:
-        if seq.status is Status.STARTED and seq.cache_prompt:
+        if seq.status is Status.STARTED and seq.request.cache_prompt:
             self._counters.count_prefix(self._parking.entry(seq), seq.max_named)
         self._parking.bring_in(seq)
         self.note_return(seq)

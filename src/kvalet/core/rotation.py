@@ -20,7 +20,7 @@ def choose(
         for seq in residents
         if seq.status in RUNNING
         and seq.shift_ticket > head.line_ticket
-        and seq.priority <= head.priority
+        and seq.request.priority <= head.request.priority
     ]
     enough = [seq for seq in able if lets_in(seq)]
     if enough:

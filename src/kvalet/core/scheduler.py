@@ -134,7 +134,7 @@ class Scheduler:
         """Queue the sequences of a new request, one behind the other, all or none. Raises
         RequestError, ContextExceeded or Overloaded."""
         for seq in family:
-            self.config.validate(seq.prompt, seq.id_slot)
+            self.config.validate(seq.request.prompt, seq.request.id_slot)
             seq.is_endless = self.config.context_shift
         self._slots.add(family)
 
@@ -166,7 +166,13 @@ class Scheduler:
         freed = tuple(page for page in self.pool.take_freed() if page not in sources)
         host_freed = self.store.take_freed()
         return StepPlan(
-            self._step, freed, host_freed, tuple(copies), tuple(shifts), grants, transfers
+            self._step,
+            freed=freed,
+            host_freed=host_freed,
+            page_copies=tuple(copies),
+            page_shifts=tuple(shifts),
+            grants=grants,
+            transfers=transfers,
         )
 
     def park(self, slot: SlotId, timeout_s: float) -> None:
@@ -264,8 +270,7 @@ class Scheduler:
             self._return_grant(seq)
         else:
             self._count_computed(seq, grant)
-            sampled = outcome.sampled.get(seq.seq_id)
-            if sampled is not None:
+            for sampled in outcome.sampled.get(seq.seq_id, ()):
                 self._append(seq, sampled, outcome.finished.get(seq.seq_id))
 
     def _return_grant(self, seq: Sequence) -> None:
@@ -281,7 +286,7 @@ class Scheduler:
         seq.num_computed = end
         for index in range(grant.start // PAGE_CELLS, end // PAGE_CELLS):
             self._parking.publish(seq, index)
-        if seq.status is not Status.DECODE and grant.draw is not None:
+        if seq.status is not Status.DECODE and grant.draws:
             seq.move(Move.COMPUTED)
         elif seq.status is Status.REPLAY and end >= seq.replay_until:
             seq.move(Move.COMPUTED if seq.num_generated else Move.TO_PREFILL)
@@ -289,9 +294,10 @@ class Scheduler:
 
     def _append(self, seq: Sequence, sampled: Sampled, judged: FinishReason | None) -> None:
         seq.tokens.append(sampled.token)
+        limit = seq.request.max_new_tokens
         if judged is not None:
             self._finish(seq, judged)
-        elif seq.max_new_tokens is not None and seq.num_generated >= seq.max_new_tokens:
+        elif limit is not None and seq.num_generated >= limit:
             self._finish(seq, FinishReason.LENGTH)
         elif len(seq.tokens) >= self.config.n_ctx and not seq.is_endless:
             self._finish(seq, FinishReason.CONTEXT)

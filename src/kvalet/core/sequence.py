@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NewType
 
-from kvalet.core.plan import PAGE_CELLS, FinishReason, PageId, SamplingParams, SeqId, SlotId, Tier
+from kvalet.core.plan import PAGE_CELLS, FinishReason, PageId, SeqId, SlotId, Tier
+from kvalet.core.request import Request
 from kvalet.errors import InvariantViolation
 
 PageName = NewType("PageName", bytes)  # a strong hash chained over all token ids up to the page
@@ -97,16 +98,8 @@ def page_name(parent: bytes, tokens: list[int]) -> PageName:
 @dataclass(slots=True, eq=False)
 class Sequence:
     seq_id: SeqId
-    prompt: tuple[int, ...]
-    max_new_tokens: int | None  # None: until n_ctx
-    sampling: SamplingParams
-    priority: int = 0  # higher is kept longer
-    cache_prompt: bool = True  # False: neither takes named pages nor leaves any
-    id_slot: int | None = None
-    label: str = ""  # the request's id, for logs and views
+    request: Request
     is_further: bool = False  # stands in the queue behind the first of its request
-    num_keep: int = 0  # first tokens that a context shift keeps; -1: the whole prompt
-    num_discard: int = 0  # tokens a context shift drops; 0: half of the rest
     is_endless: bool = False  # shifts its context at n_ctx instead of ending (behaviour C1)
 
     status: Status = Status.QUEUED
@@ -138,7 +131,7 @@ class Sequence:
     _names: list[PageName] = field(default_factory=list[PageName])
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.prompt)
+        self.tokens = list(self.request.prompt)
 
     def move(self, move: Move) -> None:
         after = TRANSITIONS.get((self.status, move))
@@ -148,11 +141,11 @@ class Sequence:
 
     @property
     def num_prompt(self) -> int:
-        return len(self.prompt)
+        return len(self.request.prompt)
 
     @property
     def num_generated(self) -> int:
-        return len(self.tokens) + self.num_dropped - len(self.prompt)
+        return len(self.tokens) + self.num_dropped - self.num_prompt
 
     @property
     def num_pending(self) -> int:
@@ -177,9 +170,10 @@ class Sequence:
     def num_left(self, n_ctx: int) -> int:
         """Tokens it may still generate; n_ctx stands for any number."""
         room = n_ctx if self.is_endless else n_ctx - len(self.tokens)
-        if self.max_new_tokens is None:
+        limit = self.request.max_new_tokens
+        if limit is None:
             return room
-        return min(room, self.max_new_tokens - self.num_generated)
+        return min(room, limit - self.num_generated)
 
     def page_tokens(self, index: int) -> list[int]:
         return self.tokens[index * PAGE_CELLS : (index + 1) * PAGE_CELLS]

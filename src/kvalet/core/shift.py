@@ -16,13 +16,13 @@ def is_due(seq: Sequence, n_ctx: int) -> bool:
 
 def pages_kept(seq: Sequence) -> int:
     """First pages that stay where they are: n_keep rounded up, and room left to drop one."""
-    keep = seq.num_prompt if seq.num_keep < 0 else seq.num_keep
+    keep = seq.num_prompt if seq.request.num_keep < 0 else seq.request.num_keep
     return max(0, min(pages_for(keep), len(seq.table) - 2))
 
 
 def pages_dropped(seq: Sequence) -> int:
     rest = len(seq.table) - pages_kept(seq)
-    wanted = pages_for(seq.num_discard) if seq.num_discard else rest // 2
+    wanted = pages_for(seq.request.num_discard) if seq.request.num_discard else rest // 2
     return max(1, min(wanted, rest - 1))
 
 

@@ -51,7 +51,7 @@ class Slots:
     def fill(self) -> None:
         """Requests take the slot they are pinned to, or the least recently used free one."""
         for seq in list(self._queue):
-            slot = self._free_slot(seq.id_slot)
+            slot = self._free_slot(seq.request.id_slot)
             if slot is not None:
                 self._queue.remove(seq)
                 self._held[slot] = seq

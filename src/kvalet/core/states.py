@@ -8,7 +8,8 @@ the same tokens.
 from kvalet.core.keeping import Keeping
 from kvalet.core.pages import PagePool
 from kvalet.core.parking import Parking
-from kvalet.core.plan import PAGE_CELLS, SamplingParams, SeqId, SlotId, TransferId
+from kvalet.core.plan import PAGE_CELLS, SeqId, SlotId, TransferId
+from kvalet.core.request import Request
 from kvalet.core.sequence import Sequence, Status
 from kvalet.core.slots import Slots
 from kvalet.core.store import HostStore
@@ -54,7 +55,7 @@ class States:
             raise Conflict(f"slot {slot} is not idle")
         self._num_restores += 1
         nobody = SeqId(-self._num_restores)  # no request's, nor another restore's
-        seq = Sequence(nobody, tokens, None, SamplingParams(), slot=slot, status=Status.ENDED)
+        seq = Sequence(nobody, Request("", tokens, None), slot=slot, status=Status.ENDED)
         seq.num_computed = len(tokens)
         kept = self._keeping.pin_for_file(seq, len(tokens) // PAGE_CELLS, timeout_s)
         missing = [(i, host) for i, host in enumerate(kept.host_pages) if host.is_missing]

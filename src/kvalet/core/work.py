@@ -24,7 +24,7 @@ def work_of(plan: StepPlan) -> StepWork:
     decode_rows = decode_depth = prefill_rows = prefill_depth = draws = 0
     for grant in plan.grants:
         count = len(grant.tokens)
-        draws += grant.draw is not None
+        draws += len(grant.draws)
         if count == 1:
             decode_rows += 1
             decode_depth += grant.start + 1

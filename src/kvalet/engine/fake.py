@@ -9,21 +9,20 @@ text. A plan that reads what nobody has written is an error. Faults can be injec
 import hashlib
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kvalet.core.plan import (
     PAGE_CELLS,
     AnyTransfer,
     Direction,
-    Draw,
     Grant,
     HostId,
     PageId,
     PageShift,
     Sampled,
-    SamplingParams,
     SeqId,
+    StateId,
     StateLoad,
     StateSave,
     StepOutcome,
@@ -31,6 +30,7 @@ from kvalet.core.plan import (
     Transfer,
     TransferId,
 )
+from kvalet.core.request import SamplingParams
 from kvalet.engine.base import EngineInfo
 from kvalet.errors import EngineError
 
@@ -77,6 +77,7 @@ class FakeEngine:
     faults: Faults = field(default_factory=Faults)
     files: dict[str, StateFile] = field(default_factory=dict[str, StateFile])
     _pages: list[list[int]] = field(init=False)
+    _states: dict[StateId, list[int]] = field(default_factory=dict[StateId, list[int]])
     _host: dict[HostId, list[int]] = field(default_factory=dict[HostId, list[int]])
     _due: deque[tuple[int, AnyTransfer]] = field(default_factory=deque[tuple[int, AnyTransfer]])
     _files: deque[tuple[int, AnyTransfer]] = field(default_factory=deque[tuple[int, AnyTransfer]])
@@ -135,7 +136,7 @@ class FakeEngine:
     def _compute(self, plan: StepPlan) -> StepOutcome:
         not_run = tuple(g.seq_id for g in plan.grants if self.faults.no_room(g))
         failed: dict[SeqId, str] = {}
-        sampled: dict[SeqId, Sampled] = {}
+        sampled: dict[SeqId, tuple[Sampled, ...]] = {}
         runs = [grant for grant in plan.grants if grant.seq_id not in not_run]
         for grant in runs:
             self._write(grant)
@@ -143,8 +144,8 @@ class FakeEngine:
             message = self.faults.compute(grant)
             if message is not None:
                 failed[grant.seq_id] = message
-            elif grant.draw is not None:
-                sampled[grant.seq_id] = self._draw(grant, grant.draw)
+            elif grant.draws:
+                sampled[grant.seq_id] = tuple(self._draw(grant))
         return StepOutcome(sampled=sampled, not_run=not_run, failed=failed)
 
     def _write(self, grant: Grant) -> None:
@@ -152,11 +153,13 @@ class FakeEngine:
             page, cell = divmod(position, PAGE_CELLS)
             self._pages[grant.pages[page]][cell] = token
 
-    def _draw(self, grant: Grant, draw: Draw) -> Sampled:
-        cells = self._read(grant.pages, grant.start + len(grant.tokens))
+    def _draw(self, grant: Grant) -> Iterator[Sampled]:
+        end = grant.start + len(grant.tokens)
+        cells = self._read(grant.pages, end)
         if UNUSED in cells:
             raise EngineError(f"sequence {grant.seq_id} reads an unused cell")
-        return Sampled(next_token(cells, draw.params, draw.index, self.num_vocab))
+        for count, draw in enumerate(grant.draws, start=end - len(grant.draws) + 1):
+            yield Sampled(next_token(cells[:count], draw.params, draw.index, self.num_vocab))
 
     def _read(self, pages: tuple[PageId, ...], num_cells: int) -> list[int]:
         return [cell for page in pages for cell in self._pages[page]][:num_cells]
@@ -191,11 +194,13 @@ class FakeEngine:
                 return message
 
     def _copy(self, transfer: Transfer) -> None:
-        for page, host in transfer.moves:
+        for place, host in transfer.moves:
             if transfer.direction is Direction.OUT:
-                self._host[host] = list(self._pages[page])
+                self._host[host] = list(self._stored(place))
+            elif isinstance(place, StateId):
+                self._states[place] = list(self._stored(host))
             else:
-                self._pages[page] = list(self._stored(host))
+                self._pages[place] = list(self._stored(host))
 
     def _load(self, load: StateLoad) -> str | None:
         file = self.files.get(load.path)
@@ -209,9 +214,14 @@ class FakeEngine:
             self._host[host] = list(file.pages[index])
         return None
 
-    def _stored(self, place: PageId | HostId) -> list[int]:
-        if not isinstance(place, HostId):
-            return self._pages[place]
-        if place not in self._host:
+    def _stored(self, place: PageId | StateId | HostId) -> list[int]:
+        match place:
+            case HostId():
+                held = self._host.get(place)
+            case StateId():
+                held = self._states.get(place)
+            case _:
+                held = self._pages[place]
+        if held is None:
             raise EngineError(f"{place} is read and holds nothing")
-        return self._host[place]
+        return held

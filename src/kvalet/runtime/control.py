@@ -110,7 +110,7 @@ class SlotControl:
         if not 0 <= slot < len(self.scheduler.slots):
             raise NotFound(f"there is no slot {slot}", "id_slot")
         occupant = self.scheduler.occupant(SlotId(slot))
-        found = None if occupant is None else occupant.label
+        found = None if occupant is None else occupant.request.request_id
         if request_id is not None and request_id != found:
             raise Conflict(f"slot {slot} is not that of request {request_id}", "id")
         return SlotId(slot)

@@ -1,6 +1,6 @@
 """What crosses the border between the HTTP side and the engine thread.
 
-The HTTP side submits a `Generation` with a `Sink`; the engine thread calls the sink with `Event`s,
+The HTTP side submits a `Request` with a `Sink`; the engine thread calls the sink with `Event`s,
 once per step with everything that step produced for it, and never again after a final event
 (`Finished` or `Failed`). A sink is called on the engine thread: it hands over and returns.
 """
@@ -9,25 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kvalet.core.plan import FinishReason, SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """One sequence to generate. Token ids are already checked against the vocabulary."""
-
-    request_id: str
-    prompt: tuple[int, ...]
-    max_new_tokens: int | None  # None: until n_ctx
-    sampling: SamplingParams
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    cache_prompt: bool = True
-    id_slot: int | None = None
-    priority: int = 0
-    index: int = 0  # which choice of its request
-    n_keep: int = 0  # first tokens that a context shift keeps; -1: the whole prompt
-    n_discard: int = 0  # tokens a context shift drops; 0: half of the rest
+from kvalet.core.plan import FinishReason
+from kvalet.core.request import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

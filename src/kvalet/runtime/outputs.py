@@ -67,16 +67,19 @@ class Outputs:
         self._parks.begin(plan)
 
     def judge(self, outcome: StepOutcome) -> StepOutcome:
-        """Turn drawn tokens into text; returns the outcome with the sequences that end there."""
+        """Turn drawn tokens into text; returns the outcome with the sequences that end there, and
+        without what was drawn behind an end."""
         now = self._clock()
-        finished = dict(outcome.finished)
-        for seq_id, sampled in outcome.sampled.items():
-            stream = self._streams[seq_id]
-            self._count_token(stream, now)
-            reason = stream.draw(sampled, self._vocabulary)
-            if reason is not None:
-                finished[seq_id] = reason
-        return replace(outcome, finished=finished)
+        sampled, finished = dict(outcome.sampled), dict(outcome.finished)
+        for seq_id, drawn in outcome.sampled.items():
+            for count, token in enumerate(drawn, start=1):
+                stream = self._streams[seq_id]
+                self._count_token(stream, now)
+                reason = stream.draw(token, self._vocabulary)
+                if reason is not None:
+                    sampled[seq_id], finished[seq_id] = drawn[:count], reason
+                    break
+        return replace(outcome, sampled=sampled, finished=finished)
 
     def deliver(self, changes: list[Change]) -> list[SeqId]:
         """Tell every client what the step brought it; returns those whose sink is broken."""
@@ -103,4 +106,5 @@ class Outputs:
             stream.note(change, now)
             self._parks.note(change, stream.seq, stream.stopwatch.last_pause_s, now)
             if change.error is not None:
-                logger.error("planning for %s failed", stream.seq.label, exc_info=change.error)
+                request_id = stream.seq.request.request_id
+                logger.error("planning for %s failed", request_id, exc_info=change.error)

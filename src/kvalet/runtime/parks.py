@@ -49,7 +49,7 @@ class ParkLog:
             self._resumed(self._absent.pop(seq.seq_id), pause_s)
         elif change.kind is ChangeKind.ROTATION_REFUSED:
             text = "rotation refused: slot=%s request=%s: the host budget does not hold both states"
-            logger.warning(text, seq.slot, seq.label)
+            logger.warning(text, seq.slot, seq.request.request_id)
 
     def settle(self, now: float) -> None:
         """Write the lines of parks whose copies are done."""
@@ -70,7 +70,7 @@ class ParkLog:
     def _line(self, absence: _Absence, num_pages: int, seconds: float) -> str:
         seq, parked = absence.seq, absence.parked
         return (
-            f"slot={seq.slot} request={seq.label} cells={parked.num_cells} "
+            f"slot={seq.slot} request={seq.request.request_id} cells={parked.num_cells} "
             f"bytes={num_pages * self._page_bytes} mode={parked.mode.value} "
             f"ms={seconds * 1e3:.1f} why={parked.why!r}"
         )

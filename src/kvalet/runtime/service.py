@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import SeqId
+from kvalet.core.request import Request
 from kvalet.core.scheduler import Scheduler
 from kvalet.engine.base import Engine
 from kvalet.errors import Overloaded
@@ -31,7 +32,7 @@ from kvalet.runtime.inbox import (
     TakeSnapshot,
 )
 from kvalet.runtime.loop import EngineLoop
-from kvalet.runtime.messages import Generation, Sink, SlotState, SlotView, Snapshot
+from kvalet.runtime.messages import Sink, SlotState, SlotView, Snapshot
 from kvalet.runtime.record import StepRecorder
 from kvalet.runtime.stream import Stream, Vocabulary
 
@@ -89,13 +90,11 @@ class Service:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, generation: Generation, sink: Sink) -> SeqId:
+    def submit(self, generation: Request, sink: Sink) -> SeqId:
         """Queue one sequence. Raises RequestError, ContextExceeded or Overloaded."""
         return self.submit_family([generation], [sink])[0]
 
-    def submit_family(
-        self, generations: Sequence[Generation], sinks: Sequence[Sink]
-    ) -> list[SeqId]:
+    def submit_family(self, generations: Sequence[Request], sinks: Sequence[Sink]) -> list[SeqId]:
         """Queue the sequences of one request, one behind the other, all or none; they count once
         against the queue. Raises as `submit` does. A queue found full only by the engine thread
         fails every one of them at its sink."""

@@ -12,6 +12,7 @@ from typing import Self
 
 from kvalet.core.changes import Change, ChangeKind
 from kvalet.core.plan import FinishReason, Sampled, SeqId
+from kvalet.core.request import Request
 from kvalet.core.sequence import Sequence
 from kvalet.errors import EngineError
 from kvalet.runtime.messages import (
@@ -19,7 +20,6 @@ from kvalet.runtime.messages import (
     Event,
     Failed,
     Finished,
-    Generation,
     Preempted,
     Resumed,
     Sink,
@@ -46,37 +46,27 @@ class Stream:
     sink: Sink
     text: TextStream
     stopwatch: Stopwatch
-    ignores_eos: bool = False
     is_over: bool = False  # the last event is final
     _is_away: bool = False  # told `Preempted` and not `Resumed` yet
     _piece: Piece | None = None  # of this step, until it is known what comes before it
     _events: list[Event] = field(default_factory=list[Event])
 
     @classmethod
-    def of(cls, seq_id: SeqId, wanted: Generation, sink: Sink, now: float) -> Self:
+    def of(cls, seq_id: SeqId, request: Request, sink: Sink, now: float) -> Self:
         """`now`: when its client asked for it, in seconds."""
-        seq = Sequence(
-            seq_id,
-            wanted.prompt,
-            wanted.max_new_tokens,
-            wanted.sampling,
-            priority=wanted.priority,
-            cache_prompt=wanted.cache_prompt,
-            id_slot=wanted.id_slot,
-            label=wanted.request_id,
-            num_keep=wanted.n_keep,
-            num_discard=wanted.n_discard,
-        )
-        return cls(seq, sink, TextStream(wanted.stop), Stopwatch(now), wanted.ignore_eos)
+        return cls(Sequence(seq_id, request), sink, TextStream(request.stop), Stopwatch(now))
 
     def draw(self, sampled: Sampled, vocabulary: Vocabulary) -> FinishReason | None:
-        """Take the token of this step; says whether it ends the sequence. EOS has no text."""
-        if sampled.token in vocabulary.eos_ids and not self.ignores_eos:
+        """Take a token of this step; says whether it ends the sequence. EOS has no text."""
+        request = self.seq.request
+        if sampled.token in vocabulary.eos_ids and not request.ignore_eos:
             return FinishReason.EOS
         info = None
-        if self.seq.sampling.logprobs or self.seq.sampling.num_probs:
+        if request.sampling.logprobs or request.sampling.num_probs:
             info = TokenInfo(sampled.token, sampled.logprob, sampled.top)
-        self._piece = self.text.feed(vocabulary.token_bytes(sampled.token), info)
+        text, tokens = self._piece or Piece("", ())
+        new = self.text.feed(vocabulary.token_bytes(sampled.token), info)
+        self._piece = Piece(text + new.text, tokens + new.tokens)
         return FinishReason.STOP_STRING if self.text.stopped_by else None
 
     def note(self, change: Change, now: float) -> None:
@@ -113,7 +103,7 @@ class Stream:
         try:
             self.sink(events)
         except Exception:
-            logger.exception("the sink of request %s failed", self.seq.label)
+            logger.exception("the sink of request %s failed", self.seq.request.request_id)
             return False
         return True
 

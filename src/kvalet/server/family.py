@@ -13,8 +13,9 @@ from typing import TypeAlias
 from starlette.types import Receive
 
 from kvalet.core.plan import FinishReason, SeqId
+from kvalet.core.request import Request
 from kvalet.errors import ContextExceeded, KvaletError
-from kvalet.runtime.messages import Event, Failed, Finished, Generation, Sink, Timings
+from kvalet.runtime.messages import Event, Failed, Finished, Sink, Timings
 from kvalet.server.ports import Service
 
 Arrival: TypeAlias = tuple[int, Event]  # the sequence's index in its request, and what happened
@@ -25,7 +26,7 @@ class ClientGone(Exception):  # an event, not an error
 
 
 class Family:
-    def __init__(self, service: Service, generations: Sequence[Generation]) -> None:
+    def __init__(self, service: Service, generations: Sequence[Request]) -> None:
         """Submit `generations`. Raises what `Service.submit_family` raises, and then runs none."""
         self._service = service
         self._loop = asyncio.get_running_loop()
@@ -80,7 +81,7 @@ class Family:
         for seq_id in running.values():
             self._service.cancel(seq_id)
 
-    def _submit(self, generations: Sequence[Generation]) -> None:
+    def _submit(self, generations: Sequence[Request]) -> None:
         n_ctx = self._service.n_ctx
         for generation in generations:
             if len(generation.prompt) >= n_ctx:
@@ -120,12 +121,12 @@ class Family:
         self._news.set()
 
 
-def _has_anything_to_run(generation: Generation) -> bool:
+def _has_anything_to_run(generation: Request) -> bool:
     """Not without a token asked for, or one to start from."""
     return generation.max_new_tokens != 0 and bool(generation.prompt)
 
 
-def _nothing_generated(generation: Generation) -> Finished:
+def _nothing_generated(generation: Request) -> Finished:
     return Finished(
         reason=FinishReason.LENGTH,
         stopping_word="",

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from kvalet.core.plan import SamplingParams
+from kvalet.core.request import Request, SamplingParams
 from kvalet.errors import RequestError
-from kvalet.runtime.messages import Generation
 from kvalet.server.answers.answer import Answer, Head
 from kvalet.server.answers.chat import ChatAnswer
 from kvalet.server.answers.completion import CompletionAnswer
@@ -30,7 +29,7 @@ MAX_SEQUENCES = 256
 class Job:
     """The sequences of one request and how their events become an answer."""
 
-    generations: tuple[Generation, ...]  # the choices of the first prompt, of the second, ...
+    generations: tuple[Request, ...]  # the choices of the first prompt, of the second, ...
     answer: Answer
     stream: bool
     sse_ping_interval_s: float | None  # None: the server's
@@ -125,9 +124,9 @@ def _generations(
     head: Head,
     sampling: SamplingParams,
     prompts: Sequence[tuple[int, ...]],
-) -> tuple[Generation, ...]:
+) -> tuple[Request, ...]:
     return tuple(
-        Generation(
+        Request(
             request_id=head.request_id,
             prompt=prompt,
             max_new_tokens=request.max_new_tokens(defaults.max_new_tokens),
@@ -138,8 +137,8 @@ def _generations(
             id_slot=request.id_slot if request.id_slot >= 0 else None,
             priority=request.priority,
             index=number * head.num_choices + choice,
-            n_keep=_num_kept(model, request.n_keep, prompt),
-            n_discard=request.n_discard,
+            num_keep=_num_kept(model, request.n_keep, prompt),
+            num_discard=request.n_discard,
         )
         for number, prompt in enumerate(prompts)
         for choice in range(head.num_choices)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvalet.core.plan import SeqId
-from kvalet.runtime.messages import Generation, Sink, SlotState, SlotView, Snapshot
+from kvalet.core.request import Request
+from kvalet.runtime.messages import Sink, SlotState, SlotView, Snapshot
 
 
 class Service(Protocol):
@@ -38,9 +39,7 @@ class Service(Protocol):
         """Why the engine thread ended, if it has."""
         ...
 
-    def submit_family(
-        self, generations: Sequence[Generation], sinks: Sequence[Sink]
-    ) -> list[SeqId]:
+    def submit_family(self, generations: Sequence[Request], sinks: Sequence[Sink]) -> list[SeqId]:
         """Take the sequences of one request, all or none. Raises ContextExceeded, Overloaded or
         RequestError; after that, whatever happens reaches the sinks."""
         ...

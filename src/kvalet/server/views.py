@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from kvalet import __version__
-from kvalet.core.plan import SamplingParams
+from kvalet.core.request import SamplingParams
 from kvalet.runtime.messages import SlotView
 from kvalet.server.answers.native import generation_settings
 from kvalet.server.ports import ServedModel

@@ -52,15 +52,15 @@ class CostEngine:
             self._copier.advance(self.now)  # fences behind nothing land at once
         else:
             self.now = self._copier.finish(self.now)
-        draws = [grant for grant in plan.grants if grant.draw is not None]
+        draws = [grant for grant in plan.grants if grant.draws]
         if plan.grants:
             self.now += self._costs.outside_s(len(plan.grants))
         return StepOutcome(
-            sampled={grant.seq_id: DRAWN for grant in draws},
+            sampled={grant.seq_id: (DRAWN,) * len(grant.draws) for grant in draws},
             finished={
                 grant.seq_id: FinishReason.EOS
                 for grant in draws
-                if grant.draw and grant.draw.index + 1 >= self._num_outputs[grant.seq_id]
+                if grant.draws[-1].index + 1 >= self._num_outputs[grant.seq_id]
             },
             landed=self._copier.take_landed(),
             compute_s=compute_s,

@@ -39,7 +39,7 @@ class Watch:
         self.cells: list[dict[str, int]] = []
 
     def __call__(self, now: float, scheduler: Scheduler) -> None:
-        cells = {s.label: len(s.table) * PAGE_CELLS for s in scheduler.slots if s}
+        cells = {s.request.request_id: len(s.table) * PAGE_CELLS for s in scheduler.slots if s}
         if self.times and self.times[-1] == now:
             self.times.pop()
             self.cells.pop()

@@ -8,8 +8,10 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from kvalet.core import request as core
 from kvalet.core.changes import ChangeKind, Counters
-from kvalet.core.plan import SamplingParams, SeqId
+from kvalet.core.plan import SeqId
+from kvalet.core.request import SamplingParams
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence
 from kvalet.engine.base import EngineInfo
@@ -95,14 +97,14 @@ class Simulation:
         while self._arrivals and self._arrivals[0][0] <= self._engine.now:
             arrival_s, _, request, history = heapq.heappop(self._arrivals)
             new = (request.conversation + 1,) * (request.num_prompt - len(history))
-            seq = Sequence(
-                SeqId(len(self._run.timelines)),
+            wanted = core.Request(
+                str(request.conversation),
                 history[: request.num_prompt] + new,
                 request.max_tokens,
                 GREEDY,
                 priority=request.priority,
-                label=str(request.conversation),
             )
+            seq = Sequence(SeqId(len(self._run.timelines)), wanted)
             timeline = Timeline(request.conversation, arrival_s)
             timeline.enter(Phase.WAITING, arrival_s)
             self._run.timelines.append(timeline)

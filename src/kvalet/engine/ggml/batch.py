@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kvalet.core.plan import Grant, SeqId, pages_for
+from kvalet.core.plan import Draw, Grant, SeqId, pages_for
 from kvalet.errors import EngineError
 
 Int32Array = np.ndarray[Any, np.dtype[np.int32]]
@@ -37,7 +37,7 @@ class Batch:
         self.tables: Int32Array = np.zeros((limits.max_seqs, limits.num_pages), np.int32)
         self.outputs: Int32Array = np.zeros(limits.max_seqs + PADDING, np.int32)
         self.grants: list[Grant] = []  # as they lie in the rows
-        self.draws: list[Grant] = []  # in the order of `outputs`
+        self.draws: list[tuple[SeqId, Draw]] = []  # in the order of `outputs`
         self._counting: Int32Array = np.arange(limits.max_rows, dtype=np.int32)
 
     def fill(self, grants: Sequence[Grant]) -> dict[SeqId, str]:
@@ -60,6 +60,9 @@ class Batch:
         num_rows = sum(len(grant.tokens) for grant in grants)
         if num_rows > self.limits.max_rows:
             raise EngineError(f"{num_rows} tokens in a step of {self.limits.max_rows}")
+        num_draws = sum(len(grant.draws) for grant in grants)
+        if num_draws > self.limits.max_seqs:
+            raise EngineError(f"{num_draws} draws in a step of {self.limits.max_seqs}")
 
     def _clear(self) -> None:
         self.tokens[: self.num_rows] = 0
@@ -72,6 +75,8 @@ class Batch:
     def _fault_of(self, grant: Grant) -> str | None:
         if not grant.tokens:
             return "a grant of no tokens"
+        if len(grant.draws) > len(grant.tokens):
+            return f"{len(grant.draws)} draws of {len(grant.tokens)} tokens"
         end, limits = grant.start + len(grant.tokens), self.limits
         if grant.start < 0 or not pages_for(end) <= len(grant.pages) <= limits.num_pages:
             return f"{len(grant.pages)} pages for positions {grant.start} to {end}"
@@ -91,6 +96,6 @@ class Batch:
         self.tables[index, : len(grant.pages)] = grant.pages
         self.num_rows = end
         self.grants.append(grant)
-        if grant.draw is not None:
-            self.outputs[len(self.draws)] = end - 1
-            self.draws.append(grant)
+        for row, draw in enumerate(grant.draws, start=end - len(grant.draws)):
+            self.outputs[len(self.draws)] = row
+            self.draws.append((grant.seq_id, draw))

@@ -31,7 +31,9 @@ class Computed:
     """What became of a step's rows."""
 
     compute_s: float = 0.0
-    sampled: dict[SeqId, Sampled] = field(default_factory=dict[SeqId, Sampled])
+    sampled: dict[SeqId, tuple[Sampled, ...]] = field(
+        default_factory=dict[SeqId, tuple[Sampled, ...]]
+    )
     failed: dict[SeqId, str] = field(default_factory=dict[SeqId, str])
 
 
@@ -118,13 +120,13 @@ class GgmlEngine:
 
     def _draw(self, computed: Computed) -> None:
         draws = self._runner.batch.draws
-        for logits, grant in zip(self._runner.graphs.logits, draws, strict=False):
-            if grant.draw is None:
-                continue
+        for logits, (seq_id, draw) in zip(self._runner.graphs.logits, draws, strict=False):
             try:
-                computed.sampled[grant.seq_id] = sample(self._loaded.library, logits, grant.draw)
+                drawn = sample(self._loaded.library, logits, draw)
             except EngineError as error:
-                computed.failed[grant.seq_id] = str(error)
+                computed.failed[seq_id] = str(error)
+            else:
+                computed.sampled[seq_id] = (*computed.sampled.get(seq_id, ()), drawn)
 
     def _report(self, verdict: Verdict) -> dict[str, object]:
         return {

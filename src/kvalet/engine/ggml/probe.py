@@ -13,7 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from kvalet.core.plan import PAGE_CELLS, Draw, Grant, PageId, SamplingParams, SeqId, pages_for
+from kvalet.core.plan import PAGE_CELLS, Draw, Grant, PageId, Phase, SeqId, pages_for
+from kvalet.core.request import SamplingParams
 from kvalet.engine.ggml.batch import Limits
 from kvalet.engine.ggml.cache import FactCache
 from kvalet.engine.ggml.graphs import bucket
@@ -86,7 +87,7 @@ class CutModel:
         """Positions `start` to `end` of the one text that everything here computes."""
         num_vocab = self.limits.num_vocab
         tokens = tuple((7919 * position + 13) % num_vocab for position in range(start, end))
-        return Grant(SeqId(start), start, tokens, table, ANY_DRAW)
+        return Grant(SeqId(start), Phase.PREFILL, start, tokens, table, (ANY_DRAW,))
 
 
 class Reference:

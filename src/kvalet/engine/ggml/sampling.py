@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from kvalet.core.plan import Draw, Sampled, SamplingParams
+from kvalet.core.plan import Draw, Sampled
+from kvalet.core.request import SamplingParams
 from kvalet.engine.native import NativeLibrary
 from kvalet.errors import EngineError
 

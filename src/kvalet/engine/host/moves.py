@@ -10,6 +10,7 @@ from kvalet.core.plan import (
     Direction,
     HostId,
     PageId,
+    StateId,
     StateLoad,
     StateSave,
     Transfer,
@@ -17,8 +18,9 @@ from kvalet.core.plan import (
 from kvalet.engine.host.memory import Memory, view
 from kvalet.engine.host.places import HostPlaces
 from kvalet.engine.host.statefile import open_state, write_state
-from kvalet.errors import KvaletError, StateFileError
+from kvalet.errors import EngineError, KvaletError, StateFileError
 
+PageMoves: TypeAlias = tuple[tuple[PageId | StateId, HostId], ...]
 Pages: TypeAlias = Generator[None, None, None]  # stops before each page
 
 
@@ -67,16 +69,22 @@ class Moves:
     def close(self) -> None:
         self._staging.close()
 
-    def _out(self, moves: tuple[tuple[PageId, HostId], ...]) -> Pages:
-        with self._all_or_nothing(host for _, host in moves):
-            for page, host in moves:
-                yield
-                self._hosts.write(host, self._pages.read(page))
+    @staticmethod
+    def _page(place: PageId | StateId) -> PageId:
+        if isinstance(place, StateId):
+            raise EngineError("the model has no recurrent layers, whose state could be copied")
+        return place
 
-    def _in(self, moves: tuple[tuple[PageId, HostId], ...]) -> Pages:
-        for page, host in moves:
+    def _out(self, moves: PageMoves) -> Pages:
+        with self._all_or_nothing(host for _, host in moves):
+            for place, host in moves:
+                yield
+                self._hosts.write(host, self._pages.read(self._page(place)))
+
+    def _in(self, moves: PageMoves) -> Pages:
+        for place, host in moves:
             yield
-            self._pages.write(page, self._hosts.read(host))
+            self._pages.write(self._page(place), self._hosts.read(host))
 
     def _save(self, save: StateSave) -> Pages:
         path, root, size = Path(save.path), self._fingerprint, self._page_bytes

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from kvalet.core.plan import FinishReason, SamplingParams
-from kvalet.runtime.messages import Delta, Finished, Generation, TokenInfo
+from kvalet.core.plan import FinishReason
+from kvalet.core.request import Request, SamplingParams
+from kvalet.runtime.messages import Delta, Finished, TokenInfo
 from kvalet.server.answers.answer import Choice, Head, sse_data, timings, token_probs
 from kvalet.server.ports import ServedModel
 
@@ -50,7 +51,7 @@ class NativeAnswer:
         self,
         head: Head,
         model: ServedModel,
-        generations: Sequence[Generation],
+        generations: Sequence[Request],
         *,
         stream: bool,
         return_tokens: bool,
@@ -126,8 +127,8 @@ class NativeAnswer:
             **generation_settings(generation.sampling, generation.max_new_tokens, self._n_ctx),
             "stop": list(generation.stop),
             "ignore_eos": generation.ignore_eos,
-            "n_keep": generation.n_keep,
-            "n_discard": generation.n_discard,
+            "n_keep": generation.num_keep,
+            "n_discard": generation.num_discard,
             "stream": self._stream,
         }
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, field_validator
 
-from kvalet.core.plan import SamplingParams
+from kvalet.core.request import SamplingParams
 from kvalet.server.wire.prompt import Bias, parse_logit_bias, parse_stop
 from kvalet.server.wire.strict import Strict
 

@@ -3,6 +3,7 @@
 Names, variables and defaults are llama.cpp's where it has them.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -33,6 +34,17 @@ def writable_folder(path: str) -> str:
             return path
     except OSError:
         raise ValueError("a folder that can be written to") from None
+
+
+def origins(given: str) -> tuple[str, ...]:
+    """Of web pages, with commas between them."""
+    found = tuple(item.strip() for item in given.split(","))
+    for origin in found:
+        if origin not in ("*", "localhost") and not re.fullmatch(
+            r"[a-z][\w+.-]*://[^/\s]+", origin
+        ):
+            raise ValueError("origins such as https://chat.example with commas between, or *")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +278,15 @@ class ServeConfig:
         None,
         "what clients must send as `Authorization: Bearer KEY`",
         shown="none",
+    )
+    cors_origins: tuple[str, ...] = setting(
+        "--cors-origins ORIGINS",
+        "LLAMA_ARG_CORS_ORIGINS",
+        origins,
+        (),
+        "web pages that may use the server beside those of this machine, such as "
+        "`https://chat.example`, with commas between; `*`: any",
+        shown="localhost",
     )
     sse_ping_interval: int = setting(
         "--sse-ping-interval SECONDS",

@@ -79,6 +79,7 @@ def server_settings(config: ServeConfig) -> ServerSettings:
         host=config.host,
         port=config.port,
         api_keys=(config.api_key,) if config.api_key else (),
+        cors_origins=config.cors_origins,
         max_new_tokens=None if config.predict == UNLIMITED else config.predict,
         sse_ping_interval_s=config.sse_ping_interval,
         park_timeout_s=config.park_timeout,

@@ -46,7 +46,7 @@ class Edge:
         async def call() -> httpx.Response:
             transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
             async with httpx.AsyncClient(
-                transport=transport, base_url="http://edge", verify=False
+                transport=transport, base_url="http://127.0.0.1", verify=False
             ) as client:
                 return await client.request(method, path, content=content, headers=headers)
 
@@ -188,7 +188,7 @@ class RawStream:
 def raw_request(url: str, path: str, body: Mapping[str, object]) -> Iterator[RawStream]:
     host, port = url.removeprefix("http://").split(":")
     payload = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(payload)}\r\n\r\n"
     with socket.create_connection((host, int(port)), timeout=20) as sock:
         sock.sendall(head.encode() + payload)
         yield RawStream(sock)

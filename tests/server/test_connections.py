@@ -24,8 +24,8 @@ def request(live: LiveEdge, body: dict[str, object]) -> Iterator[socket.socket]:
     host, port = live.url.removeprefix("http://").split(":")
     payload = json.dumps(body).encode()
     with socket.create_connection((host, int(port)), timeout=20) as sock:
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
-        sock.sendall(head.encode() + payload)
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(payload)}"
+        sock.sendall(f"{head}\r\n\r\n".encode() + payload)
         yield sock
 
 
@@ -99,7 +99,9 @@ def test_half_a_request_harms_nobody(live: LiveEdge) -> None:
     live.says(says("hello"))
     host, port = live.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as sock:
-        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+        sock.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"
+        )
     with request(live, {"prompt": "x"}) as other:
         assert b"hello" in read_until(other, b"hello")
     assert len(live.service.submitted) == 1

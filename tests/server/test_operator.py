@@ -1,8 +1,9 @@
-"""Health, props, slots, metrics, models; keys and CORS."""
+"""The front, health, props, slots, metrics, models; keys."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvalet import __version__
 from kvalet.errors import Overloaded
 from kvalet.server.app import create_app
 from kvalet.server.desk import Desk, ServerSettings
@@ -10,6 +11,43 @@ from tests.server.edge import Edge
 from tests.server.fakes import FakeService
 
 LOCKED = ServerSettings(api_keys=("one", "two"))
+
+
+def test_the_front_says_what_is_served_and_where(edge: Edge) -> None:
+    for accept in ("*/*", "application/json", "application/json, text/html", "text/plain"):
+        front = edge.get("/", {"Accept": accept})
+        assert front.headers["vary"] == "Accept, Origin"
+        about = front.json()
+        assert (about["name"], about["version"]) == ("kvalet", __version__)
+        assert (about["model"], about["status"]) == ("tiny", "ok")
+        assert {"GET /health", "POST /v1/chat/completions"} <= {*about["endpoints"]}
+        assert not any(one.startswith("HEAD") for one in about["endpoints"])
+
+
+def test_browsers_get_the_front_as_a_page(edge: Edge) -> None:
+    page = edge.get("/", {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert f"kvalet {__version__}" in page.text
+    assert "Model: tiny. Status: ok." in page.text
+    assert "<li><code>POST /v1/chat/completions</code>" in page.text
+
+
+def test_the_front_is_there_before_the_model() -> None:
+    desk = Desk(ServerSettings())
+    edge = Edge()
+    edge.app = create_app(desk)
+    front = edge.get("/")
+    assert front.status_code == 200
+    assert (front.json()["model"], front.json()["status"]) == (None, "Loading model")
+    edge.close()
+    desk.shut()
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/props", "/slots", "/metrics"])
+def test_what_can_be_looked_at_answers_head(edge: Edge, path: str) -> None:
+    assert edge.request("HEAD", path).status_code == 200
+    wrong = edge.request("PUT", path)
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, HEAD")
 
 
 def test_health_says_what_is_wrong(edge: Edge) -> None:
@@ -161,21 +199,8 @@ def test_keys(headers: dict[str, str], status: int) -> None:
 
 def test_public_endpoints_need_no_key() -> None:
     edge = Edge(FakeService(), LOCKED)
-    for path in ("/health", "/v1/health", "/models", "/v1/models"):
+    for path in ("/", "/health", "/v1/health", "/models", "/v1/models"):
         assert edge.get(path).status_code == 200
     for path in ("/props", "/slots", "/metrics", "/nothing"):
         assert edge.get(path).status_code == 401
-    edge.close()
-
-
-def test_any_page_may_ask() -> None:
-    edge = Edge(settings=LOCKED)
-    origin = {"Origin": "http://page.example"}
-    asking = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-any"}
-    preflight = edge.request("OPTIONS", "/v1/completions", headers={**origin, **asking})
-    assert preflight.status_code == 200
-    assert preflight.headers["access-control-allow-origin"] == "http://page.example"
-    refused = edge.post("/v1/completions", {"prompt": "x"}, headers=origin)
-    assert refused.status_code == 401
-    assert refused.headers["access-control-allow-origin"] == "http://page.example"
     edge.close()

@@ -190,9 +190,9 @@ def test_neither_slow_clients_nor_more_signals_hold_it_up() -> None:
         body = json.dumps(STREAM).encode()
         with socket.create_connection((host, int(port))) as sock:
             head = (
-                f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+                f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
             )
-            sock.sendall(head.encode() + body)
+            sock.sendall(f"{head}\r\n\r\n".encode() + body)
             time.sleep(0.5)
             took = stop(process, signal.SIGTERM, times=4)
     assert process.returncode == 0

@@ -1,14 +1,14 @@
-"""The ASGI application: routes, keys, CORS, errors. It can answer before there is a model."""
+"""The ASGI application: routes, keys, pages, errors. It can answer before there is a model."""
 
 import logging
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from kvalet import __version__
 from kvalet.errors import KvaletError
+from kvalet.server.browsers import PageCheck, Pages
 from kvalet.server.desk import Desk
 from kvalet.server.errors import describe
 from kvalet.server.family import ClientGone
@@ -22,19 +22,18 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's; nobody is left to read it
 
 def create_app(desk: Desk) -> FastAPI:
     app = FastAPI(
-        title="kvalet", version=__version__, docs_url=None, redoc_url=None, openapi_url=None
+        title="kvalet",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        routes=[
+            route for part in (generation, text, operator, slots) for route in part.routes(desk)
+        ],
     )
-    for part in (generation, text, operator, slots):
-        app.include_router(part.router(desk))
     if desk.settings.api_keys:
         app.add_middleware(KeyCheck, keys=desk.settings.api_keys)
-    app.add_middleware(  # any page may use the server, as with llama.cpp's
-        CORSMiddleware,
-        allow_origin_regex=".*",
-        allow_methods=["GET", "POST"],
-        allow_headers=["*"],
-        allow_credentials=True,
-    )
+    app.add_middleware(PageCheck, pages=Pages(desk.settings.host, desk.settings.cors_origins))
     for known in (KvaletError, HTTPException):
         app.add_exception_handler(known, _tell)
     for gone in (ClientGone, ClientDisconnect):

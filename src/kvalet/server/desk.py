@@ -31,6 +31,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8080  # 0: any free one
     api_keys: tuple[str, ...] = ()  # empty: none needed
+    cors_origins: tuple[str, ...] = ()  # of web pages that may ask, beside this machine's own
     max_new_tokens: int | None = None  # of requests that do not say; None: until n_ctx
     max_body_bytes: int = 64 << 20
     sse_ping_interval_s: float = 30.0  # not above 0: no pings
@@ -70,6 +71,19 @@ class Desk:
         if self._draining:
             raise self._draining
         return model
+
+    @property
+    def status(self) -> str:
+        """`ok`, or why nothing can be begun."""
+        try:
+            self.serving  # noqa: B018  # raises what is wrong
+        except Overloaded as error:
+            return str(error)
+        return "ok"
+
+    @property
+    def model_name(self) -> str | None:
+        return None if self._model is None else self._model.name
 
     @property
     def is_idle(self) -> bool:

@@ -17,6 +17,7 @@ from kvalet.errors import ContextExceeded, KvaletError, Overloaded, RequestError
 
 _HTTP_KINDS = {
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     501: "not_supported_error",
 }

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kvalet.server.errors import describe
 
-PUBLIC = frozenset({"/health", "/v1/health", "/models", "/v1/models"})
+PUBLIC = frozenset({"/", "/health", "/v1/health", "/models", "/v1/models"})
 
 
 class KeyCheck:

@@ -4,7 +4,9 @@ One path for all: read, build the job on a worker thread, submit, answer. A requ
 served gets its 4xx or 503 before any stream begins.
 """
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from kvalet.server.body import read_body
 from kvalet.server.desk import Desk
@@ -13,9 +15,7 @@ from kvalet.server.notices import Cadence
 from kvalet.server.reply import EventStream, whole_reply
 
 
-def router(desk: Desk) -> APIRouter:
-    routes = APIRouter()
-
+def routes(desk: Desk) -> list[Route]:
     async def generate(request: Request, build: BuildJob) -> Response:
         model = desk.serving
         body = await read_body(request, desk.settings.max_body_bytes)
@@ -27,18 +27,19 @@ def router(desk: Desk) -> APIRouter:
             return EventStream(family, job.answer, cadence)
         return await whole_reply(family, job.answer, request.receive)
 
-    @routes.post("/v1/chat/completions")
-    @routes.post("/chat/completions")
     async def chat(request: Request) -> Response:
         return await generate(request, chat_job)
 
-    @routes.post("/v1/completions")
     async def completions(request: Request) -> Response:
         return await generate(request, completion_job)
 
-    @routes.post("/completion")
-    @routes.post("/completions")
     async def native(request: Request) -> Response:
         return await generate(request, native_job)
 
-    return routes
+    return [
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", completions, methods=["POST"]),
+        Route("/completion", native, methods=["POST"]),
+        Route("/completions", native, methods=["POST"]),
+    ]

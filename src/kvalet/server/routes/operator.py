@@ -1,49 +1,60 @@
-"""What an operator looks at: health, props, slots, metrics, models."""
+"""What can be looked at: the front, health, props, slots, metrics, models."""
 
 import orjson
-from fastapi import APIRouter, Query, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 
 from kvalet.errors import Overloaded
 from kvalet.runtime.messages import Snapshot
 from kvalet.server.desk import Desk
+from kvalet.server.front import Front, prefers_html
 from kvalet.server.metrics import render_metrics
 from kvalet.server.views import models, props, slot_view
 from kvalet.server.waiting import answered
 
 
-def router(desk: Desk) -> APIRouter:
-    routes = APIRouter()
+def routes(desk: Desk) -> list[Route]:
+    async def show_front(request: Request) -> Response:
+        front = Front.of(desk.status, desk.model_name, request.app.routes)
+        is_html = prefers_html(request.headers.get("accept", ""))
+        answer = HTMLResponse(front.page()) if is_html else _json(front)
+        answer.headers["Vary"] = "Accept"
+        return answer
 
-    @routes.get("/health")
-    @routes.get("/v1/health")
-    async def health() -> Response:
+    async def health(request: Request) -> Response:
         desk.serving  # noqa: B018  # raises what is wrong
         return _json({"status": "ok"})
 
-    @routes.get("/models")
-    @routes.get("/v1/models")
-    async def list_models() -> Response:
+    async def list_models(request: Request) -> Response:
         return _json(models(desk.model, desk.opened_at))
 
-    @routes.get("/props")
-    async def show_props() -> Response:
+    async def show_props(request: Request) -> Response:
         return _json(props(desk.model, desk.settings.max_new_tokens))
 
-    @routes.get("/slots")
-    async def show_slots(fail_on_no_slot: str = Query("")) -> Response:
+    async def show_slots(request: Request) -> Response:
         snapshot = await _snapshot(desk)
-        if fail_on_no_slot and all(slot.is_processing for slot in snapshot.slots):
+        must_have_free = request.query_params.get("fail_on_no_slot")
+        if must_have_free and all(slot.is_processing for slot in snapshot.slots):
             raise Overloaded("no slot available")
         n_ctx = desk.model.service.n_ctx
         return _json([slot_view(slot, n_ctx) for slot in snapshot.slots])
 
-    @routes.get("/metrics")
-    async def show_metrics() -> Response:
+    async def show_metrics(request: Request) -> Response:
         text = render_metrics(await _snapshot(desk))
         return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    return routes
+    return [
+        Route("/", show_front),
+        Route("/health", health),
+        Route("/v1/health", health),
+        Route("/models", list_models),
+        Route("/v1/models", list_models),
+        Route("/props", show_props),
+        Route("/slots", show_slots),
+        Route("/metrics", show_metrics),
+    ]
 
 
 async def _snapshot(desk: Desk) -> Snapshot:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 import orjson
-from fastapi import APIRouter, Query, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from kvalet.engine.host.statefile import read_header
 from kvalet.errors import NotFound, RequestError, StateFileError
@@ -26,19 +28,16 @@ COPY_TIMEOUT_S = 600.0  # gigabytes to or from a slow disk
 Action: TypeAlias = Callable[[Desk, int, bytes], Awaitable[object]]
 
 
-def router(desk: Desk) -> APIRouter:
-    routes = APIRouter()
-
-    @routes.post("/slots/{id_slot}")
-    async def control_slot(id_slot: str, request: Request, action: str = Query("")) -> Response:
+def routes(desk: Desk) -> list[Route]:
+    async def control_slot(request: Request) -> Response:
         desk.model  # noqa: B018  # raises what is wrong
-        slot = _slot_number(id_slot)
-        act = _found(action)
+        slot = _slot_number(request.path_params["id_slot"])
+        act = _found(request.query_params.get("action", ""))
         body = await read_body(request, desk.settings.max_body_bytes) or b"{}"
         answer = orjson.dumps(await desk.attend(act(desk, slot, body)))
         return Response(answer, media_type="application/json")
 
-    return routes
+    return [Route("/slots/{id_slot}", control_slot, methods=["POST"])]
 
 
 async def _park(desk: Desk, slot: int, body: bytes) -> object:

@@ -1,7 +1,9 @@
 """The endpoints that only handle text: tokenize, detokenize, apply-template."""
 
 import orjson
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from kvalet.server.body import read_body
 from kvalet.server.desk import Desk
@@ -11,29 +13,28 @@ from kvalet.server.wire.llamacpp import DetokenizeRequest, TokenizeRequest
 from kvalet.server.wire.openai import TemplateRequest
 
 
-def router(desk: Desk) -> APIRouter:
-    routes = APIRouter()
-
-    @routes.post("/tokenize")
+def routes(desk: Desk) -> list[Route]:
     async def tokenize(request: Request) -> Response:
         tokenizer = desk.serving.tokenizer
         body = await read_body(request, desk.settings.max_body_bytes)
         return _json(await desk.work(lambda: _tokenized(tokenizer, body)))
 
-    @routes.post("/detokenize")
     async def detokenize(request: Request) -> Response:
         tokenizer = desk.serving.tokenizer
         body = await read_body(request, desk.settings.max_body_bytes)
         return _json(await desk.work(lambda: _detokenized(tokenizer, body)))
 
-    @routes.post("/apply-template")
     async def apply_template(request: Request) -> Response:
         model = desk.serving
         body = await read_body(request, desk.settings.max_body_bytes)
         prompt = await desk.work(lambda: render_chat(model, TemplateRequest.parse(body)))
         return _json({"prompt": prompt})
 
-    return routes
+    return [
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+        Route("/apply-template", apply_template, methods=["POST"]),
+    ]
 
 
 def _json(body: object) -> Response:

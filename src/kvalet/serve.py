@@ -28,9 +28,9 @@ from kvalet.model.tokenizer import Tokenizer
 from kvalet.runtime.record import StepRecorder
 from kvalet.runtime.service import Service
 from kvalet.runtime.stream import Vocabulary
-from kvalet.server.desk import ServerSettings
 from kvalet.server.ports import ServedModel
 from kvalet.server.run import run as run_server
+from kvalet.server.state import ServerSettings
 
 # The engine thread waits at most this long for Python code of another one (docs/adr/0005).
 SWITCH_INTERVAL_S = 2e-4

@@ -114,10 +114,10 @@ class Stage:
 
     def submit(self, *clients: Client) -> None:
         for client in clients:
-            self.submit_family([client])
+            self.submit_all([client])
 
-    def submit_family(self, clients: list[Client]) -> None:
-        ids = self.service.submit_family([client.wanted for client in clients], clients)
+    def submit_all(self, clients: list[Client]) -> None:
+        ids = self.service.submit_all([client.wanted for client in clients], clients)
         for seq_id, client in zip(ids, clients, strict=True):
             self.engine.last_index[seq_id] = (client.wanted.max_new_tokens or 0) - 1
         self.ids += ids

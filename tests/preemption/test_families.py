@@ -39,7 +39,7 @@ def test_four_choices_of_a_prompt_that_fills_all_pages_but_one(
     """212 tokens are six full pages, held once, and a seventh that each choice has of its own."""
     choices = family(4, num_prompt=212, max_new_tokens=30)
     on = Stage(tiny, 8, options={"host_budget_pages": budget})
-    on.submit_family(choices)
+    on.submit_all(choices)
     on.finish()
     on.check_as_alone()
     check_different(choices)
@@ -59,7 +59,7 @@ def test_more_choices_than_slots_queue_ahead_of_later_requests(tiny: Path) -> No
 
     for client in (*choices, later):
         client.each = note(client)
-    on.submit_family(choices)
+    on.submit_all(choices)
     on.finish(later)
     on.check_as_alone()
     check_different(choices)
@@ -70,7 +70,7 @@ def test_more_choices_than_slots_queue_ahead_of_later_requests(tiny: Path) -> No
 def test_two_choices_in_a_pool_that_holds_one_and_the_next_is_served(tiny: Path) -> None:
     choices, later = family(2, num_prompt=40, max_new_tokens=150), chat(2, 40, 40)
     on = Stage(tiny, 7)
-    on.submit_family(choices)
+    on.submit_all(choices)
     on.finish(later)
     on.check_as_alone()
     check_different(choices)

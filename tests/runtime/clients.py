@@ -149,10 +149,10 @@ class Bench:
         return self.num_pages * PAGE_CELLS
 
     def submit(self, client: Client, seq_id: int = 1) -> SeqId:
-        self.submit_family([client], seq_id)
+        self.submit_all([client], seq_id)
         return SeqId(seq_id)
 
-    def submit_family(self, clients: list[Client], first_id: int = 1) -> None:
+    def submit_all(self, clients: list[Client], first_id: int = 1) -> None:
         self.num_live += len(clients)
         family = [
             Stream.of(SeqId(seq_id), client.wanted, client, self.now)

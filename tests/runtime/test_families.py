@@ -32,7 +32,7 @@ def check_texts(bench: Bench, clients: list[Client]) -> None:
 def test_a_family_that_overflows_slots_and_pool_finishes() -> None:
     bench = Bench(num_pages=12, num_slots=3, transfer_steps=1)
     clients = family(7, num_tokens=250)
-    bench.submit_family(clients)
+    bench.submit_all(clients)
     bench.run()
     check_texts(bench, clients)
     assert len({client.text for client in clients}) == 7
@@ -42,7 +42,7 @@ def test_a_family_that_overflows_slots_and_pool_finishes() -> None:
 def test_its_prompt_is_computed_once() -> None:
     bench = Bench(num_slots=2)
     clients = family(6, num_prompt=100)
-    bench.submit_family(clients)
+    bench.submit_all(clients)
     bench.run()
     computed = [client.finished.timings.prompt_n for client in clients]
     assert computed == [100, *[100 - 96] * 5]
@@ -55,7 +55,7 @@ def test_its_choices_stand_before_later_requests_and_hold_nothing_meanwhile() ->
     ends: list[int] = []
     for number, client in enumerate([*choices, later]):
         client.each = lambda events, number=number: ends.append(number)  # type: ignore[misc]
-    bench.submit_family(choices)
+    bench.submit_all(choices)
     bench.submit(later, 9)
     bench.run()
     first_of_later = ends.index(5)
@@ -71,7 +71,7 @@ def test_it_counts_once_against_the_queue_however_large(max_queue: int) -> None:
     bench = queue_of(max_queue)
     families = [family(5, salt) for salt in range(1, 3 + max_queue)]
     for number, clients in enumerate(families):
-        bench.submit_family(clients, 1 + 5 * number)
+        bench.submit_all(clients, 1 + 5 * number)
     bench.run()
     for clients in families[: 1 + max_queue]:
         check_texts(bench, clients)
@@ -83,7 +83,7 @@ def test_it_counts_once_against_the_queue_however_large(max_queue: int) -> None:
 def test_a_single_request_waits_behind_a_family_in_a_queue_of_one() -> None:
     bench, single, late = queue_of(1), Client(generation(8)), Client(generation(9))
     choices = family(5)
-    bench.submit_family(choices)
+    bench.submit_all(choices)
     bench.submit(single, 8)
     bench.submit(late, 9)
     bench.run()
@@ -100,7 +100,7 @@ def test_a_choice_that_is_cancelled_leaves_its_siblings_alone() -> None:
             bench.cancel(4)  # queued
 
     bench.before_step = cancel_two
-    bench.submit_family(choices)
+    bench.submit_all(choices)
     bench.run()
     check_texts(bench, [choices[1], choices[2], choices[4]])
     assert not choices[0].ended.is_set()
@@ -110,7 +110,7 @@ def test_a_choice_that_is_cancelled_leaves_its_siblings_alone() -> None:
 def test_one_that_is_wrong_refuses_all() -> None:
     bench, choices = Bench(), family(3)
     choices[1].wanted = replace(choices[1].wanted, prompt=make_prompt(bench.n_ctx))
-    bench.submit_family(choices)
+    bench.submit_all(choices)
     bench.run()
     assert all("exceeds the available context" in str(client.error) for client in choices)
     assert bench.plans == []

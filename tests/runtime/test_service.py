@@ -121,8 +121,8 @@ def test_a_family_is_taken_whole_or_not_at_all() -> None:
         service.submit(generation(), Client())
         assert gate.reached.wait(TIMEOUT_S)
         with pytest.raises(ContextExceeded):
-            service.submit_family([*wanted, generation(num_prompt=N_CTX)], [*clients, Client()])
-        ids = service.submit_family(wanted, clients)
+            service.submit_all([*wanted, generation(num_prompt=N_CTX)], [*clients, Client()])
+        ids = service.submit_all(wanted, clients)
         gate.open()
         assert all(client.ended.wait(TIMEOUT_S) for client in clients)
     assert ids == [ids[0], ids[0] + 1, ids[0] + 2]
@@ -133,7 +133,7 @@ def test_a_family_counts_once_until_the_last_of_it_is_over() -> None:
     gate, wanted = Gate(), [generation()] * 20
 
     def submit() -> list[SeqId]:
-        return service.submit_family(wanted, [Client() for _ in wanted])
+        return service.submit_all(wanted, [Client() for _ in wanted])
 
     with running(make_service(gate)) as service:
         first = submit()

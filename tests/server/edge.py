@@ -13,8 +13,8 @@ import httpx
 import uvicorn
 
 from kvalet.server.app import create_app
-from kvalet.server.desk import Desk, ServerSettings
 from kvalet.server.listen import listen, url_of
+from kvalet.server.state import AppState, ServerSettings
 from tests.server.fakes import FakeService, Script, make_model
 
 TIMEOUT_S = 30.0
@@ -32,9 +32,9 @@ class Edge:
         props: Mapping[str, object] | None = None,
     ) -> None:
         self.service = service or FakeService()
-        self.desk = Desk(settings or ServerSettings())
-        self.desk.open(make_model(self.service, template, add_bos, props or {}))
-        self.app = create_app(self.desk)
+        self.state = AppState(settings or ServerSettings())
+        self.state.open(make_model(self.service, template, add_bos, props or {}))
+        self.app = create_app(self.state)
 
     def request(
         self,
@@ -80,7 +80,7 @@ class Edge:
 
     def close(self) -> None:
         self.service.close()
-        self.desk.shut()
+        self.state.shut()
 
 
 def parse_events(text: str) -> list[Any]:

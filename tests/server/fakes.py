@@ -90,7 +90,7 @@ class LineTemplate:
 
 
 def finished(
-    generation: Request,
+    request: Request,
     num_tokens: int,
     reason: FinishReason = FinishReason.LENGTH,
     word: str = "",
@@ -98,57 +98,57 @@ def finished(
     return Finished(
         reason=reason,
         stopping_word=word,
-        num_prompt_tokens=len(generation.prompt),
+        num_prompt_tokens=len(request.prompt),
         num_tokens=num_tokens,
         truncated=reason is FinishReason.CONTEXT,
         slot=0,
-        timings=Timings(len(generation.prompt) - 1, 1, 20.0, num_tokens, 50.0, 2, 0, 7.0),
+        timings=Timings(len(request.prompt) - 1, 1, 20.0, num_tokens, 50.0, 2, 0, 7.0),
     )
 
 
-def info_of(token: int, generation: Request) -> TokenInfo:
-    top = tuple((token + i, -0.5 - i) for i in range(generation.sampling.num_probs))
+def info_of(token: int, request: Request) -> TokenInfo:
+    top = tuple((token + i, -0.5 - i) for i in range(request.sampling.num_probs))
     return TokenInfo(token, -0.5, top)
 
 
 def says(text: str, reason: FinishReason = FinishReason.EOS, word: str = "") -> Script:
     """One character a step, as many as are asked for."""
 
-    def script(generation: Request) -> Iterator[Sequence[Event]]:
-        limit = generation.max_new_tokens
+    def script(request: Request) -> Iterator[Sequence[Event]]:
+        limit = request.max_new_tokens
         said = text if limit is None else text[:limit]
-        reports = generation.sampling.logprobs or generation.sampling.num_probs > 0
+        reports = request.sampling.logprobs or request.sampling.num_probs > 0
         for char in said:
-            tokens = tuple(info_of(byte, generation) for byte in char.encode())
+            tokens = tuple(info_of(byte, request) for byte in char.encode())
             yield [Delta(char, tokens if reports else ())]
         ended = FinishReason.LENGTH if len(said) == limit else reason
-        yield [finished(generation, len(said), ended, word)]
+        yield [finished(request, len(said), ended, word)]
 
     return script
 
 
-def endless(generation: Request) -> Iterator[Sequence[Event]]:
+def endless(request: Request) -> Iterator[Sequence[Event]]:
     for _ in itertools.count():
         yield [Delta("on ", ())]
 
 
-def silent(generation: Request) -> Iterator[Sequence[Event]]:
+def silent(request: Request) -> Iterator[Sequence[Event]]:
     for _ in itertools.count():
         yield []
 
 
 def plays(*batches: Sequence[Event]) -> Script:
-    return lambda generation: iter(batches)
+    return lambda request: iter(batches)
 
 
 def by_choice(*scripts: Script) -> Script:
     """Another script for each sequence of a request."""
-    return lambda generation: scripts[generation.index](generation)
+    return lambda request: scripts[request.index](request)
 
 
 def by_prompt(**scripts: Script) -> Script:
     """Another script for each prompt."""
-    return lambda generation: scripts[bytes(generation.prompt[1:]).decode()](generation)
+    return lambda request: scripts[bytes(request.prompt[1:]).decode()](request)
 
 
 @dataclass
@@ -176,18 +176,18 @@ class FakeService:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def submit_family(self, generations: Sequence[Request], sinks: Sequence[Sink]) -> list[SeqId]:
-        for generation in generations:
-            if generation.id_slot is not None and generation.id_slot >= self.num_slots:
-                raise RequestError(f"there is no slot {generation.id_slot} (id_slot)", "id_slot")
-            if len(generation.prompt) >= self.n_ctx:
-                raise ContextExceeded(len(generation.prompt), self.n_ctx)
+    def submit_all(self, requests: Sequence[Request], sinks: Sequence[Sink]) -> list[SeqId]:
+        for request in requests:
+            if request.id_slot is not None and request.id_slot >= self.num_slots:
+                raise RequestError(f"there is no slot {request.id_slot} (id_slot)", "id_slot")
+            if len(request.prompt) >= self.n_ctx:
+                raise ContextExceeded(len(request.prompt), self.n_ctx)
         with self._lock:
             if len(self._live) >= self.max_live:
                 raise Overloaded("the queue is full", retry_after_s=3)
-            ids = [SeqId(len(self.submitted) + i) for i in range(len(generations))]
-            self.submitted += generations
-            scripts = [self.script(generation) for generation in generations]
+            ids = [SeqId(len(self.submitted) + i) for i in range(len(requests))]
+            self.submitted += requests
+            scripts = [self.script(request) for request in requests]
             self._live.update(zip(ids, zip(scripts, sinks, strict=True), strict=True))
         return ids
 

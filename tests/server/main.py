@@ -15,9 +15,9 @@ from typing_extensions import override
 from kvalet.core.plan import SeqId
 from kvalet.core.request import Request
 from kvalet.runtime.messages import Delta, Event, Sink, SlotState, Snapshot
-from kvalet.server.desk import ServerSettings
 from kvalet.server.ports import ServedModel
 from kvalet.server.run import run
+from kvalet.server.state import ServerSettings
 from tests.server.fakes import FakeService, endless, finished, make_model, plays
 
 
@@ -30,8 +30,8 @@ class HangingService(FakeService):
 
 class DyingService(FakeService):
     @override
-    def submit_family(self, generations: Sequence[Request], sinks: Sequence[Sink]) -> list[SeqId]:
-        ids = super().submit_family(generations, sinks)
+    def submit_all(self, requests: Sequence[Request], sinks: Sequence[Sink]) -> list[SeqId]:
+        ids = super().submit_all(requests, sinks)
         self.die("the device is gone")
         return ids
 
@@ -51,9 +51,9 @@ class PatientService(FakeService):
         self.script = self._speaks_until_seen
         super().__post_init__()
 
-    def _speaks_until_seen(self, generation: Request) -> Iterator[Sequence[Event]]:
-        yield from itertools.takewhile(lambda batch: not self._was_seen, endless(generation))
-        yield [finished(generation, 1)]
+    def _speaks_until_seen(self, request: Request) -> Iterator[Sequence[Event]]:
+        yield from itertools.takewhile(lambda batch: not self._was_seen, endless(request))
+        yield [finished(request, 1)]
 
     @override
     def save(self, slot: int, path: str, request_id: str | None = None) -> Future[SlotState]:

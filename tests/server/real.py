@@ -14,8 +14,8 @@ from kvalet.model.chat_template import ChatTemplate
 from kvalet.runtime.service import Service
 from kvalet.runtime.stream import Vocabulary
 from kvalet.server.app import create_app
-from kvalet.server.desk import Desk, ServerSettings
 from kvalet.server.ports import ServedModel
+from kvalet.server.state import AppState, ServerSettings
 from tests.server.edge import Edge
 from tests.server.fakes import EOS, ByteTokenizer, FakeService
 
@@ -40,9 +40,9 @@ class RealEdge(Edge):
         )
         self.real.start()
         template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
-        self.desk = Desk(ServerSettings())
-        self.desk.open(ServedModel("real", "", self.real, tokenizer, template))
-        self.app = create_app(self.desk)
+        self.state = AppState(ServerSettings())
+        self.state.open(ServedModel("real", "", self.real, tokenizer, template))
+        self.app = create_app(self.state)
 
     def metrics(self) -> dict[str, float]:
         families = text_string_to_metric_families(self.get("/metrics").text)

@@ -88,7 +88,7 @@ def test_a_shutdown_tells_everybody() -> None:
         ):
             read_until(streaming, b"data: ")
             wait_until(lambda: live.service.num_live == 2)
-            live.desk.close(Overloaded("the server is shutting down"))
+            live.state.close(Overloaded("the server is shutting down"))
             assert b" 503 " in read_until(waiting, b"shutting down")
             last = read_until(streaming, b"0\r\n\r\n").split(b"data: ")[-1]
             assert json.loads(last.split(b"\n")[0])["error"]["code"] == 503

@@ -10,8 +10,8 @@ import pytest
 from kvalet.core.request import Request
 from kvalet.errors import EngineError
 from kvalet.runtime.messages import Delta, Event, Failed, Preempted, Resumed
-from kvalet.server.desk import ServerSettings
 from kvalet.server.notices import KEEPALIVE_S, Cadence, Notices
+from kvalet.server.state import ServerSettings
 from tests.server.edge import LiveEdge, live_edge, raw_request, wait_until
 from tests.server.fakes import by_choice, finished, info_of, plays, says, silent
 

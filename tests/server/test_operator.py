@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvalet import __version__
 from kvalet.errors import Overloaded
 from kvalet.server.app import create_app
-from kvalet.server.desk import Desk, ServerSettings
+from kvalet.server.state import AppState, ServerSettings
 from tests.server.edge import Edge
 from tests.server.fakes import FakeService
 
@@ -33,14 +33,14 @@ def test_browsers_get_the_front_as_a_page(edge: Edge) -> None:
 
 
 def test_the_front_is_there_before_the_model() -> None:
-    desk = Desk(ServerSettings())
+    state = AppState(ServerSettings())
     edge = Edge()
-    edge.app = create_app(desk)
+    edge.app = create_app(state)
     front = edge.get("/")
     assert front.status_code == 200
     assert (front.json()["model"], front.json()["status"]) == (None, "Loading model")
     edge.close()
-    desk.shut()
+    state.shut()
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/props", "/slots", "/metrics"])
@@ -60,8 +60,8 @@ def test_health_says_what_is_wrong(edge: Edge) -> None:
 
 
 def test_everything_waits_for_the_model(edge: Edge) -> None:
-    edge.desk = Desk(ServerSettings())
-    edge.app = create_app(edge.desk)
+    edge.state = AppState(ServerSettings())
+    edge.app = create_app(edge.state)
     for response in (
         edge.get("/health"),
         edge.get("/props"),
@@ -76,11 +76,11 @@ def test_everything_waits_for_the_model(edge: Edge) -> None:
             "type": "unavailable_error",
             "param": None,
         }
-    edge.desk.shut()
+    edge.state.shut()
 
 
 def test_nothing_is_begun_while_closing(edge: Edge) -> None:
-    edge.desk.close(Overloaded("the server is shutting down"))
+    edge.state.close(Overloaded("the server is shutting down"))
     assert edge.get("/health").status_code == 503
     assert edge.error("/v1/completions", {"prompt": "x"}, 503)["message"].endswith("shutting down")
 
@@ -160,7 +160,7 @@ def test_histograms_are_cumulative(edge: Edge) -> None:
 
 
 def test_while_draining_operators_see_and_nothing_begins(edge: Edge) -> None:
-    edge.desk.drain(Overloaded("the server is shutting down"))
+    edge.state.drain(Overloaded("the server is shutting down"))
     for path in ("/slots", "/metrics", "/props", "/v1/models"):
         assert edge.get(path).status_code == 200
     assert edge.get("/health").status_code == 503

@@ -43,7 +43,7 @@ def serving(model: Path, folder: Path) -> Iterator[Edge]:
     )
     served, _ = load_model(config, model)
     edge = Edge(settings=server_settings(config))
-    edge.desk.open(served)
+    edge.state.open(served)
     try:
         yield edge
     finally:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvalet.errors import RequestError
-from kvalet.server.desk import ServerSettings
+from kvalet.server.state import ServerSettings
 from kvalet.server.wire.llamacpp import NativeRequest
 from kvalet.server.wire.openai import ChatRequest, CompletionRequest
 from kvalet.server.wire.strict import HARMLESS, UNSUPPORTED, Strict
@@ -241,7 +241,7 @@ def test_our_own_bugs_do_not_speak(edge: Edge, monkeypatch: pytest.MonkeyPatch) 
     def broken(*args: object) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(edge.service, "submit_family", broken)
+    monkeypatch.setattr(edge.service, "submit_all", broken)
     response = edge.post(COMPLETION, {"prompt": "x"})
     assert response.status_code == 500
     assert response.json()["error"]["type"] == "server_error"

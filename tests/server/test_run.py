@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from kvalet.errors import ConfigError, ModelFileError
-from kvalet.server.desk import ServerSettings
 from kvalet.server.listen import listen
 from kvalet.server.ports import ServedModel
 from kvalet.server.run import run
+from kvalet.server.state import ServerSettings
 from tests.server.edge import wait_until
 
 STREAM = {"prompt": "x", "stream": True}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvalet.server.desk import ServerSettings
+from kvalet.server.state import ServerSettings
 from tests.server.edge import Edge
 
 

@@ -13,9 +13,9 @@ import pytest
 from kvalet.core.plan import pages_for
 from kvalet.engine.host.statefile import StateHeader, read_header, write_state
 from kvalet.errors import EngineError
-from kvalet.server import desk
-from kvalet.server.desk import ServerSettings
+from kvalet.server import state
 from kvalet.server.routes import slots
+from kvalet.server.state import ServerSettings
 from kvalet.server.waiting import STEP_BOUNDARY_S, answered
 from tests.server.edge import TIMEOUT_S, Edge
 
@@ -227,7 +227,7 @@ def test_a_file_that_is_slow_to_read_holds_up_no_request(
         return read_header(*args, **options)
 
     monkeypatch.setattr(slots, "read_header", read_slowly)
-    monkeypatch.setattr(desk, "NUM_WORKERS", 1)
+    monkeypatch.setattr(state, "NUM_WORKERS", 1)
     edge = Edge(settings=ServerSettings(slot_save_path=folder))
     write(folder / "chat.bin", edge)
     with ThreadPoolExecutor(2) as pool:

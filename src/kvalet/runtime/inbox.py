@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    family: tuple[Stream, ...]  # the sequences of one request
+    streams: tuple[Stream, ...]  # the sequences of one request
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,8 +156,8 @@ class EngineLoop:
 
     def _handle(self, message: Message) -> None:
         match message:
-            case Submit(family):
-                self._add(family)
+            case Submit(streams):
+                self._add(streams)
             case Cancel(seq_id):
                 self._cancel(seq_id)
             case TakeSnapshot(answer):
@@ -167,13 +167,13 @@ class EngineLoop:
             case Stop():
                 self._stop = message
 
-    def _add(self, family: tuple[Stream, ...]) -> None:
-        for stream in family:
+    def _add(self, streams: tuple[Stream, ...]) -> None:
+        for stream in streams:
             self._outputs.open(stream)
         try:
-            self._scheduler.add(*(stream.seq for stream in family))
+            self._scheduler.add(*(stream.seq for stream in streams))
         except (RequestError, Overloaded) as error:
-            for stream in family:
+            for stream in streams:
                 self._outputs.fail(stream.seq.seq_id, error)
 
     def _cancel(self, seq_id: SeqId) -> None:
@@ -196,8 +196,8 @@ class EngineLoop:
 
     def _turn_away(self, message: Message, error: KvaletError) -> None:
         match message:
-            case Submit(family):
-                for stream in family:
+            case Submit(streams):
+                for stream in streams:
                     self._outputs.open(stream)
             case Cancel(seq_id):
                 self._outputs.close(seq_id)

@@ -90,26 +90,26 @@ class Service:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, generation: Request, sink: Sink) -> SeqId:
+    def submit(self, request: Request, sink: Sink) -> SeqId:
         """Queue one sequence. Raises RequestError, ContextExceeded or Overloaded."""
-        return self.submit_family([generation], [sink])[0]
+        return self.submit_all([request], [sink])[0]
 
-    def submit_family(self, generations: Sequence[Request], sinks: Sequence[Sink]) -> list[SeqId]:
+    def submit_all(self, requests: Sequence[Request], sinks: Sequence[Sink]) -> list[SeqId]:
         """Queue the sequences of one request, one behind the other, all or none; they count once
         against the queue. Raises as `submit` does. A queue found full only by the engine thread
         fails every one of them at its sink."""
-        for generation in generations:
-            self._config.validate(generation.prompt, generation.id_slot)
+        for request in requests:
+            self._config.validate(request.prompt, request.id_slot)
         now = self._clock()
-        family = tuple(
-            Stream.of(SeqId(next(self._ids)), generation, sink, now)
-            for generation, sink in zip(generations, sinks, strict=True)
+        streams = tuple(
+            Stream.of(SeqId(next(self._ids)), request, sink, now)
+            for request, sink in zip(requests, sinks, strict=True)
         )
-        ids = [stream.seq.seq_id for stream in family]
+        ids = [stream.seq.seq_id for stream in streams]
         with self._lock:
             if len(set(self._live.values())) >= self.num_slots + self.max_queue:
                 raise Overloaded(f"{self.max_queue} requests are waiting already")
-            self._inbox.put(Submit(family))
+            self._inbox.put(Submit(streams))
             self._live.update((seq_id, ids[0]) for seq_id in ids)
         return ids
 

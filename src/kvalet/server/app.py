@@ -9,18 +9,18 @@ from starlette.requests import ClientDisconnect
 from kvalet import __version__
 from kvalet.errors import KvaletError
 from kvalet.server.browsers import PageCheck, Pages
-from kvalet.server.desk import Desk
 from kvalet.server.errors import describe
-from kvalet.server.family import ClientGone
+from kvalet.server.handle import ClientGone
 from kvalet.server.keys import KeyCheck
 from kvalet.server.routes import generation, operator, slots, text
+from kvalet.server.state import AppState
 
 logger = logging.getLogger(__name__)
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's; nobody is left to read it
 
 
-def create_app(desk: Desk) -> FastAPI:
+def create_app(state: AppState) -> FastAPI:
     app = FastAPI(
         title="kvalet",
         version=__version__,
@@ -28,12 +28,12 @@ def create_app(desk: Desk) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         routes=[
-            route for part in (generation, text, operator, slots) for route in part.routes(desk)
+            route for part in (generation, text, operator, slots) for route in part.routes(state)
         ],
     )
-    if desk.settings.api_keys:
-        app.add_middleware(KeyCheck, keys=desk.settings.api_keys)
-    app.add_middleware(PageCheck, pages=Pages(desk.settings.host, desk.settings.cors_origins))
+    if state.settings.api_keys:
+        app.add_middleware(KeyCheck, keys=state.settings.api_keys)
+    app.add_middleware(PageCheck, pages=Pages(state.settings.host, state.settings.cors_origins))
     for known in (KvaletError, HTTPException):
         app.add_exception_handler(known, _tell)
     for gone in (ClientGone, ClientDisconnect):

@@ -39,7 +39,7 @@ class Service(Protocol):
         """Why the engine thread ended, if it has."""
         ...
 
-    def submit_family(self, generations: Sequence[Request], sinks: Sequence[Sink]) -> list[SeqId]:
+    def submit_all(self, generations: Sequence[Request], sinks: Sequence[Sink]) -> list[SeqId]:
         """Take the sequences of one request, all or none. Raises ContextExceeded, Overloaded or
         RequestError; after that, whatever happens reaches the sinks."""
         ...

@@ -1,4 +1,4 @@
-"""From a family's events to an HTTP response: a stream of server-sent events, or one body.
+"""From a request's events to an HTTP response: a stream of server-sent events, or one body.
 
 A stream's headers wait for its first event, so that what fails before it is a proper error. After
 the first byte an error is an event of its own and ends the stream.
@@ -14,7 +14,7 @@ from typing_extensions import override
 from kvalet.runtime.messages import Delta, Event, Failed, Finished, Preempted, Resumed, TokenInfo
 from kvalet.server.answers.answer import Answer, Choice, sse_data
 from kvalet.server.errors import describe
-from kvalet.server.family import Arrival, ClientGone, Family
+from kvalet.server.handle import Arrival, ClientGone, RequestHandle
 from kvalet.server.notices import Cadence, Notices
 
 _SSE_HEADERS = [
@@ -25,21 +25,21 @@ _SSE_HEADERS = [
 
 
 class EventStream(Response):
-    """Streams a family's answer. An ASGI application of its own: per event it costs one `send`."""
+    """Streams a request's answer. An ASGI application of its own: per event it costs one `send`."""
 
-    def __init__(self, family: Family, answer: Answer, cadence: Cadence) -> None:
-        self._family = family
+    def __init__(self, handle: RequestHandle, answer: Answer, cadence: Cadence) -> None:
+        self._handle = handle
         self._answer = answer
         self._now = asyncio.get_running_loop().time
-        self._notices = Notices(family.num_sequences, cadence, self._now())
-        self._unfinished = family.num_sequences
+        self._notices = Notices(handle.num_sequences, cadence, self._now())
+        self._unfinished = handle.num_sequences
         self.background = None
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with self._family.attended(receive):
-                arrived = await self._family.take(self._notices.next_at())
+            async with self._handle.attended(receive):
+                arrived = await self._handle.take(self._notices.next_at())
                 if (refusal := _refusal(arrived)) is not None:
                     await describe(refusal).response()(scope, receive, send)
                 else:
@@ -56,7 +56,7 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": body, "more_body": more})
             if not more:
                 return
-            arrived = await self._family.take(self._notices.next_at())
+            arrived = await self._handle.take(self._notices.next_at())
 
     def _body(self, arrived: list[Arrival], now: float) -> bytes:
         """What has happened, and the comments that are due."""
@@ -100,20 +100,20 @@ def _refusal(arrived: list[Arrival]) -> Exception | None:
     return None
 
 
-async def whole_reply(family: Family, answer: Answer, receive: Receive) -> Response:
-    """Wait for all of a family's sequences. Raises the error one of them fails with, ClientGone
+async def whole_reply(handle: RequestHandle, answer: Answer, receive: Receive) -> Response:
+    """Wait for all of a request's sequences. Raises the error one of them fails with, ClientGone
     if nobody waits any more."""
-    async with family.attended(receive):
-        choices = await _collect(family)
+    async with handle.attended(receive):
+        choices = await _collect(handle)
     return Response(orjson.dumps(answer.whole(choices)), media_type="application/json")
 
 
-async def _collect(family: Family) -> list[Choice]:
-    texts = [list[str]() for _ in range(family.num_sequences)]
-    tokens = [list[TokenInfo]() for _ in range(family.num_sequences)]
+async def _collect(handle: RequestHandle) -> list[Choice]:
+    texts = [list[str]() for _ in range(handle.num_sequences)]
+    tokens = [list[TokenInfo]() for _ in range(handle.num_sequences)]
     finished: dict[int, Finished] = {}
-    while len(finished) < family.num_sequences:
-        for index, event in await family.take():
+    while len(finished) < handle.num_sequences:
+        for index, event in await handle.take():
             match event:
                 case Delta():
                     texts[index].append(event.text)
@@ -126,5 +126,5 @@ async def _collect(family: Family) -> list[Choice]:
                     pass
     return [
         Choice(finished[index], "".join(texts[index]), tokens[index])
-        for index in range(family.num_sequences)
+        for index in range(handle.num_sequences)
     ]

@@ -24,9 +24,9 @@ from typing_extensions import override
 
 from kvalet.errors import Overloaded
 from kvalet.server.app import create_app
-from kvalet.server.desk import Desk, ServerSettings, engine_stopped
 from kvalet.server.listen import listen, url_of
 from kvalet.server.ports import ServedModel
+from kvalet.server.state import AppState, ServerSettings, engine_stopped
 
 logger = logging.getLogger(__name__)
 
@@ -102,13 +102,13 @@ class _Life:
         self.exit_code = 0
         self._drain_s = settings.drain_s
         self._drain_until: float | None = None  # while draining; a time of the event loop
-        self._desk = Desk(settings)
+        self._state = AppState(settings)
         self._load = load
         self._on_ready = on_ready
         self._stopping = asyncio.Event()
         self._deadline = _Deadline(self._exit_now)
         config = uvicorn.Config(
-            create_app(self._desk),
+            create_app(self._state),
             http="httptools",
             ws="none",
             lifespan="off",
@@ -145,7 +145,7 @@ class _Life:
 
     async def _serve(self, model: ServedModel, url: str) -> None:
         """Serve until the stop, or until the engine dies."""
-        self._desk.open(model)
+        self._state.open(model)
         self._on_ready(url)
         while not self._stopping.is_set():
             if not model.service.alive:
@@ -158,16 +158,16 @@ class _Life:
 
     def _terminate(self) -> None:
         """Drain first, if that is wanted and anybody is served; said twice, it does not wait."""
-        if not self._drain_s or self._desk.is_idle or self._drain_until is not None:
+        if not self._drain_s or self._state.is_idle or self._drain_until is not None:
             self._stop(SHUTTING_DOWN)
         else:
             self._drain_until = asyncio.get_running_loop().time() + self._drain_s
-            self._desk.drain(Overloaded(SHUTTING_DOWN))
+            self._state.drain(Overloaded(SHUTTING_DOWN))
 
     def _is_drained(self) -> bool:
         if self._drain_until is None:
             return False
-        return self._desk.is_idle or asyncio.get_running_loop().time() >= self._drain_until
+        return self._state.is_idle or asyncio.get_running_loop().time() >= self._drain_until
 
     def _stop(self, reason: str) -> None:
         """Begin to end; a second call changes nothing, the deadline is running already."""
@@ -175,7 +175,7 @@ class _Life:
             return
         self._stopping.set()
         self._deadline.start()
-        self._desk.close(Overloaded(reason))
+        self._state.close(Overloaded(reason))
         self._http.should_exit = True
         asyncio.get_running_loop().call_later(SLOW_CLIENTS_S, self._http.drop_connections)
 
@@ -191,7 +191,7 @@ class _Life:
     def _clean_up(self, model: ServedModel | None) -> None:
         """Wait for the threads there are. The deadline is lifted only when none is left."""
         ended = model is None or model.service.close()
-        self._desk.shut()
+        self._state.shut()
         if ended:
             self._deadline.lift()
 

@@ -9,23 +9,23 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kvalet.server.body import read_body
-from kvalet.server.desk import Desk
 from kvalet.server.jobs import BuildJob, chat_job, completion_job, native_job
 from kvalet.server.notices import Cadence
 from kvalet.server.reply import EventStream, whole_reply
+from kvalet.server.state import AppState
 
 
-def routes(desk: Desk) -> list[Route]:
+def routes(state: AppState) -> list[Route]:
     async def generate(request: Request, build: BuildJob) -> Response:
-        model = desk.serving
-        body = await read_body(request, desk.settings.max_body_bytes)
-        job = await desk.work(lambda: build(model, desk.defaults, body))
-        family = desk.submit(job)
+        model = state.serving
+        body = await read_body(request, state.settings.max_body_bytes)
+        job = await state.work(lambda: build(model, state.defaults, body))
+        handle = state.submit(job)
         if job.stream:
-            server_s = desk.settings.sse_ping_interval_s
+            server_s = state.settings.sse_ping_interval_s
             cadence = Cadence.of(server_s, job.sse_ping_interval_s)
-            return EventStream(family, job.answer, cadence)
-        return await whole_reply(family, job.answer, request.receive)
+            return EventStream(handle, job.answer, cadence)
+        return await whole_reply(handle, job.answer, request.receive)
 
     async def chat(request: Request) -> Response:
         return await generate(request, chat_job)

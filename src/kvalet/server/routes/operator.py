@@ -8,41 +8,41 @@ from starlette.routing import Route
 
 from kvalet.errors import Overloaded
 from kvalet.runtime.messages import Snapshot
-from kvalet.server.desk import Desk
 from kvalet.server.front import Front, prefers_html
 from kvalet.server.metrics import render_metrics
+from kvalet.server.state import AppState
 from kvalet.server.views import models, props, slot_view
 from kvalet.server.waiting import answered
 
 
-def routes(desk: Desk) -> list[Route]:
+def routes(state: AppState) -> list[Route]:
     async def show_front(request: Request) -> Response:
-        front = Front.of(desk.status, desk.model_name, request.app.routes)
+        front = Front.of(state.status, state.model_name, request.app.routes)
         is_html = prefers_html(request.headers.get("accept", ""))
         answer = HTMLResponse(front.page()) if is_html else _json(front)
         answer.headers["Vary"] = "Accept"
         return answer
 
     async def health(request: Request) -> Response:
-        desk.serving  # noqa: B018  # raises what is wrong
+        state.serving  # noqa: B018  # raises what is wrong
         return _json({"status": "ok"})
 
     async def list_models(request: Request) -> Response:
-        return _json(models(desk.model, desk.opened_at))
+        return _json(models(state.model, state.opened_at))
 
     async def show_props(request: Request) -> Response:
-        return _json(props(desk.model, desk.settings.max_new_tokens))
+        return _json(props(state.model, state.settings.max_new_tokens))
 
     async def show_slots(request: Request) -> Response:
-        snapshot = await _snapshot(desk)
+        snapshot = await _snapshot(state)
         must_have_free = request.query_params.get("fail_on_no_slot")
         if must_have_free and all(slot.is_processing for slot in snapshot.slots):
             raise Overloaded("no slot available")
-        n_ctx = desk.model.service.n_ctx
+        n_ctx = state.model.service.n_ctx
         return _json([slot_view(slot, n_ctx) for slot in snapshot.slots])
 
     async def show_metrics(request: Request) -> Response:
-        text = render_metrics(await _snapshot(desk))
+        text = render_metrics(await _snapshot(state))
         return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return [
@@ -57,8 +57,8 @@ def routes(desk: Desk) -> list[Route]:
     ]
 
 
-async def _snapshot(desk: Desk) -> Snapshot:
-    return await desk.attend(answered(desk.model.service.snapshot()))
+async def _snapshot(state: AppState) -> Snapshot:
+    return await state.attend(answered(state.model.service.snapshot()))
 
 
 def _json(body: object) -> Response:

@@ -17,75 +17,75 @@ from starlette.routing import Route
 from kvalet.engine.host.statefile import read_header
 from kvalet.errors import NotFound, RequestError, StateFileError
 from kvalet.server.body import read_body
-from kvalet.server.desk import Desk
 from kvalet.server.ports import ServedModel
+from kvalet.server.state import AppState
 from kvalet.server.views import slot_view
 from kvalet.server.waiting import answered
 from kvalet.server.wire.llamacpp import ParkRequest, RestoreRequest, SaveRequest, SlotRequest
 
 COPY_TIMEOUT_S = 600.0  # gigabytes to or from a slow disk
 
-Action: TypeAlias = Callable[[Desk, int, bytes], Awaitable[object]]
+Action: TypeAlias = Callable[[AppState, int, bytes], Awaitable[object]]
 
 
-def routes(desk: Desk) -> list[Route]:
+def routes(state: AppState) -> list[Route]:
     async def control_slot(request: Request) -> Response:
-        desk.model  # noqa: B018  # raises what is wrong
+        state.model  # noqa: B018  # raises what is wrong
         slot = _slot_number(request.path_params["id_slot"])
         act = _found(request.query_params.get("action", ""))
-        body = await read_body(request, desk.settings.max_body_bytes) or b"{}"
-        answer = orjson.dumps(await desk.attend(act(desk, slot, body)))
+        body = await read_body(request, state.settings.max_body_bytes) or b"{}"
+        answer = orjson.dumps(await state.attend(act(state, slot, body)))
         return Response(answer, media_type="application/json")
 
     return [Route("/slots/{id_slot}", control_slot, methods=["POST"])]
 
 
-async def _park(desk: Desk, slot: int, body: bytes) -> object:
-    asked, service = ParkRequest.parse(body), desk.serving.service
-    timeout_s = asked.timeout or desk.settings.park_timeout_s
+async def _park(state: AppState, slot: int, body: bytes) -> object:
+    asked, service = ParkRequest.parse(body), state.serving.service
+    timeout_s = asked.timeout or state.settings.park_timeout_s
     seen = await answered(service.park(slot, timeout_s, asked.id))
     return slot_view(seen, service.n_ctx)
 
 
-async def _resume(desk: Desk, slot: int, body: bytes) -> object:
+async def _resume(state: AppState, slot: int, body: bytes) -> object:
     """In a drain too: a parked chat may come to its end then, as running ones do."""
-    asked, service = ParkRequest.parse(body), desk.model.service
+    asked, service = ParkRequest.parse(body), state.model.service
     return slot_view(await answered(service.resume(slot, asked.id)), service.n_ctx)
 
 
-async def _save(desk: Desk, slot: int, body: bytes) -> object:
-    folder, asked, service = _folder(desk), SaveRequest.parse(body), desk.serving.service
-    path = await desk.work_on_file(lambda: _place(folder, asked.filename))
+async def _save(state: AppState, slot: int, body: bytes) -> object:
+    folder, asked, service = _folder(state), SaveRequest.parse(body), state.serving.service
+    path = await state.work_on_file(lambda: _place(folder, asked.filename))
     saving = service.save(slot, str(path), asked.id)
-    state = await answered(saving, COPY_TIMEOUT_S)
+    done = await answered(saving, COPY_TIMEOUT_S)
     return {
-        "id_slot": state.slot,
+        "id_slot": done.slot,
         "filename": asked.filename,
-        "n_saved": state.num_tokens,
-        "n_written": state.num_bytes,
-        "timings": {"save_ms": state.seconds * 1e3},
+        "n_saved": done.num_tokens,
+        "n_written": done.num_bytes,
+        "timings": {"save_ms": done.seconds * 1e3},
     }
 
 
-async def _restore(desk: Desk, slot: int, body: bytes) -> object:
-    folder, asked, model = _folder(desk), RestoreRequest.parse(body), desk.serving
-    path, tokens = await desk.work_on_file(lambda: _saved(folder, asked.filename, model))
-    timeout_s = asked.timeout or desk.settings.park_timeout_s
+async def _restore(state: AppState, slot: int, body: bytes) -> object:
+    folder, asked, model = _folder(state), RestoreRequest.parse(body), state.serving
+    path, tokens = await state.work_on_file(lambda: _saved(folder, asked.filename, model))
+    timeout_s = asked.timeout or state.settings.park_timeout_s
     restoring = model.service.restore(slot, str(path), tokens, timeout_s)
-    state = await answered(restoring, COPY_TIMEOUT_S)
+    done = await answered(restoring, COPY_TIMEOUT_S)
     return {
-        "id_slot": state.slot,
+        "id_slot": done.slot,
         "filename": asked.filename,
-        "n_restored": state.num_tokens,
-        "n_read": state.num_bytes,
-        "timings": {"restore_ms": state.seconds * 1e3},
+        "n_restored": done.num_tokens,
+        "n_read": done.num_bytes,
+        "timings": {"restore_ms": done.seconds * 1e3},
     }
 
 
-async def _erase(desk: Desk, slot: int, body: bytes) -> object:
-    asked, service = SlotRequest.parse(body), desk.serving.service
-    state = await answered(service.erase(slot, asked.id))
-    return {"id_slot": state.slot, "n_erased": state.num_tokens}
+async def _erase(state: AppState, slot: int, body: bytes) -> object:
+    asked, service = SlotRequest.parse(body), state.serving.service
+    done = await answered(service.erase(slot, asked.id))
+    return {"id_slot": done.slot, "n_erased": done.num_tokens}
 
 
 _ACTIONS: Mapping[str, Action] = {
@@ -111,10 +111,10 @@ def _slot_number(text: str) -> int:
     return int(text)
 
 
-def _folder(desk: Desk) -> Path:
-    if desk.settings.slot_save_path is None:
+def _folder(state: AppState) -> Path:
+    if state.settings.slot_save_path is None:
         raise HTTPException(501, "slots are saved and restored with --slot-save-path")
-    return desk.settings.slot_save_path
+    return state.settings.slot_save_path
 
 
 def _place(folder: Path, name: str) -> Path:

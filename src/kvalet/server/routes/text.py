@@ -6,28 +6,28 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kvalet.server.body import read_body
-from kvalet.server.desk import Desk
 from kvalet.server.ports import Tokenizer
 from kvalet.server.prompts import checked_id, encode_parts, render_chat
+from kvalet.server.state import AppState
 from kvalet.server.wire.llamacpp import DetokenizeRequest, TokenizeRequest
 from kvalet.server.wire.openai import TemplateRequest
 
 
-def routes(desk: Desk) -> list[Route]:
+def routes(state: AppState) -> list[Route]:
     async def tokenize(request: Request) -> Response:
-        tokenizer = desk.serving.tokenizer
-        body = await read_body(request, desk.settings.max_body_bytes)
-        return _json(await desk.work(lambda: _tokenized(tokenizer, body)))
+        tokenizer = state.serving.tokenizer
+        body = await read_body(request, state.settings.max_body_bytes)
+        return _json(await state.work(lambda: _tokenized(tokenizer, body)))
 
     async def detokenize(request: Request) -> Response:
-        tokenizer = desk.serving.tokenizer
-        body = await read_body(request, desk.settings.max_body_bytes)
-        return _json(await desk.work(lambda: _detokenized(tokenizer, body)))
+        tokenizer = state.serving.tokenizer
+        body = await read_body(request, state.settings.max_body_bytes)
+        return _json(await state.work(lambda: _detokenized(tokenizer, body)))
 
     async def apply_template(request: Request) -> Response:
-        model = desk.serving
-        body = await read_body(request, desk.settings.max_body_bytes)
-        prompt = await desk.work(lambda: render_chat(model, TemplateRequest.parse(body)))
+        model = state.serving
+        body = await read_body(request, state.settings.max_body_bytes)
+        prompt = await state.work(lambda: render_chat(model, TemplateRequest.parse(body)))
         return _json({"prompt": prompt})
 
     return [

@@ -1,7 +1,7 @@
 """The sequences of one request, on the event loop's side of the border.
 
 The engine thread hands events over with one `call_soon_threadsafe` per step; whoever answers the
-client takes them from here. A family that ends early, for whatever reason, leaves no sequence
+client takes them from here. A request that ends early, for whatever reason, leaves no sequence
 running. Everything but the sinks runs on the event loop.
 """
 
@@ -25,17 +25,17 @@ class ClientGone(Exception):  # an event, not an error
     """Nobody is left to answer."""
 
 
-class Family:
-    def __init__(self, service: Service, generations: Sequence[Request]) -> None:
-        """Submit `generations`. Raises what `Service.submit_family` raises, and then runs none."""
+class RequestHandle:
+    def __init__(self, service: Service, requests: Sequence[Request]) -> None:
+        """Submit `requests`. Raises what `Service.submit_all` raises, and then runs none."""
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._running: dict[int, SeqId] = {}
         self._arrived: list[Arrival] = []
         self._news = asyncio.Event()
         self._client_gone = False
-        self.num_sequences = len(generations)
-        self._submit(generations)
+        self.num_sequences = len(requests)
+        self._submit(requests)
 
     @property
     def is_running(self) -> bool:
@@ -81,19 +81,19 @@ class Family:
         for seq_id in running.values():
             self._service.cancel(seq_id)
 
-    def _submit(self, generations: Sequence[Request]) -> None:
+    def _submit(self, requests: Sequence[Request]) -> None:
         n_ctx = self._service.n_ctx
-        for generation in generations:
-            if len(generation.prompt) >= n_ctx:
-                raise ContextExceeded(len(generation.prompt), n_ctx)
-        to_run = {index: g for index, g in enumerate(generations) if _has_anything_to_run(g)}
+        for request in requests:
+            if len(request.prompt) >= n_ctx:
+                raise ContextExceeded(len(request.prompt), n_ctx)
+        to_run = {i: request for i, request in enumerate(requests) if _has_anything_to_run(request)}
         if to_run:
             sinks = [self._sink(index) for index in to_run]
-            ids = self._service.submit_family([*to_run.values()], sinks)
+            ids = self._service.submit_all([*to_run.values()], sinks)
             self._running.update(zip(to_run, ids, strict=True))
-        for index, generation in enumerate(generations):
+        for index, request in enumerate(requests):
             if index not in to_run:
-                self._arrived.append((index, _nothing_generated(generation)))
+                self._arrived.append((index, _nothing_generated(request)))
                 self._news.set()
 
     def _sink(self, index: int) -> Sink:
@@ -121,16 +121,16 @@ class Family:
         self._news.set()
 
 
-def _has_anything_to_run(generation: Request) -> bool:
+def _has_anything_to_run(request: Request) -> bool:
     """Not without a token asked for, or one to start from."""
-    return generation.max_new_tokens != 0 and bool(generation.prompt)
+    return request.max_new_tokens != 0 and bool(request.prompt)
 
 
-def _nothing_generated(generation: Request) -> Finished:
+def _nothing_generated(request: Request) -> Finished:
     return Finished(
         reason=FinishReason.LENGTH,
         stopping_word="",
-        num_prompt_tokens=len(generation.prompt),
+        num_prompt_tokens=len(request.prompt),
         num_tokens=0,
         truncated=False,
         slot=-1,

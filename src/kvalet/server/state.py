@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from kvalet.errors import Overloaded
-from kvalet.server.family import Family
+from kvalet.server.handle import RequestHandle
 from kvalet.server.jobs import Defaults, Job
 from kvalet.server.ports import ServedModel
 
@@ -40,7 +40,7 @@ class ServerSettings:
     slot_save_path: Path | None = None  # where state files lie; None: none are saved
 
 
-class Desk:
+class AppState:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.defaults = Defaults(settings.max_new_tokens)
@@ -48,7 +48,7 @@ class Desk:
         self._model: ServedModel | None = None
         self._draining: Overloaded | None = None
         self._closing: Overloaded | None = None
-        self._families: WeakSet[Family] = WeakSet()
+        self._handles: WeakSet[RequestHandle] = WeakSet()
         self._pending: set[asyncio.Future[Any]] = set()  # what requests wait for, on the event loop
         self._workers = ThreadPoolExecutor(NUM_WORKERS, "kvalet-http")
         self._file_worker = ThreadPoolExecutor(1, "kvalet-files")
@@ -88,7 +88,7 @@ class Desk:
     @property
     def is_idle(self) -> bool:
         """Whether nobody is being served, and nothing is done for an operator."""
-        return not self._pending and not any(family.is_running for family in self._families)
+        return not self._pending and not any(handle.is_running for handle in self._handles)
 
     def open(self, model: ServedModel) -> None:
         """Begin to serve."""
@@ -102,15 +102,15 @@ class Desk:
     def close(self, reason: Overloaded) -> None:
         """Turn everybody away from now on, those being served included."""
         self._closing = reason
-        for family in list(self._families):
-            family.fail(reason)
+        for handle in list(self._handles):
+            handle.fail(reason)
         for work in list(self._pending):
             work.cancel()
 
-    def submit(self, job: Job) -> Family:
-        family = Family(self.serving.service, job.generations)
-        self._families.add(family)
-        return family
+    def submit(self, job: Job) -> RequestHandle:
+        handle = RequestHandle(self.serving.service, job.generations)
+        self._handles.add(handle)
+        return handle
 
     async def attend(self, work: Awaitable[T]) -> T:
         """What comes of `work`, which a drain waits for. Raises Overloaded, and cancels it, as soon

@@ -47,7 +47,8 @@ def test_the_front_is_there_before_the_model() -> None:
 def test_what_can_be_looked_at_answers_head(edge: Edge, path: str) -> None:
     assert edge.request("HEAD", path).status_code == 200
     wrong = edge.request("PUT", path)
-    assert (wrong.status_code, wrong.headers["allow"]) == (405, "GET, HEAD")
+    assert wrong.status_code == 405
+    assert {*wrong.headers["allow"].split(", ")} == {"GET", "HEAD"}
 
 
 def test_health_says_what_is_wrong(edge: Edge) -> None:

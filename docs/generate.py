@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvalet.config import settings
+from kvalet.cli.config import settings
 from kvalet.core.config import SchedulerConfig
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import TRANSITIONS, Status

@@ -24,6 +24,7 @@ import httpx
 
 from kvalet.bench import exact, latency, prefix, pressure
 from kvalet.bench.report import begin, circumstances
+from kvalet.cli.signals import end_on_sigterm
 from kvalet.errors import EngineError, KvaletError
 from kvalet.model import sources
 
@@ -38,6 +39,7 @@ START_S = 120.0
 
 
 def main() -> int:
+    end_on_sigterm()
     begin()
     args = arguments()
     binary, about = peer_of(args.peer)

@@ -18,6 +18,7 @@ from pathlib import Path
 from bench.simulated.live import Outcome, flags_of, play
 
 from kvalet.bench.report import begin, circumstances, markdown, spread
+from kvalet.cli.signals import end_on_sigterm
 from kvalet.errors import KvaletError
 from kvalet.sim.costs import CostModel
 from kvalet.sim.figures import figures_of
@@ -78,6 +79,7 @@ class Comparison:
 
 
 def main() -> int:
+    end_on_sigterm()
     begin()
     args = arguments()
     costs = CostModel.load(args.costs) if args.costs else CostModel()

@@ -16,7 +16,7 @@ import httpx
 
 from kvalet.bench.process import ServerProcess, model_flags
 from kvalet.bench.target import server_counters
-from kvalet.config import settings
+from kvalet.cli.config import settings
 from kvalet.errors import EngineError
 from kvalet.settings import show
 from kvalet.sim.scenario import Scenario

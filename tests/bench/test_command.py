@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from kvalet import cli
 from kvalet.bench import exact, flags, latency, prefix, pressure, turns
 from kvalet.bench.target import Where
+from kvalet.cli import commands
 from kvalet.errors import ConfigError
 from kvalet.model.sources import DEFAULT_MODEL
 
@@ -25,12 +25,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def bench(*args: str) -> None:
-    given = cli.parser().parse_args(["bench", *args])
+    given = commands.parser().parse_args(["bench", *args])
     given.command(given)
 
 
 def where_of(args: Sequence[str]) -> Where:
-    return flags.where(cli.parser().parse_args(["bench", *args]))
+    return flags.where(commands.parser().parse_args(["bench", *args]))
 
 
 @pytest.mark.parametrize(

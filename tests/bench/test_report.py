@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import signal
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -15,11 +14,9 @@ from kvalet.bench import report
 
 @pytest.fixture
 def _not_begun() -> Iterator[None]:
-    handler = signal.getsignal(signal.SIGTERM)
     report.circumstances.cache_clear()
     yield
     report.circumstances.cache_clear()
-    signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.mark.usefixtures("_not_begun")

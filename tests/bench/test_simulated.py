@@ -6,7 +6,7 @@ import pytest
 from bench.simulated.__main__ import CONFIGURATIONS, Comparison, load_of
 from bench.simulated.live import Outcome, body_of, flags_of, play
 
-from kvalet import cli, config
+from kvalet.cli import commands, config
 from kvalet.sim.scenario import Scenario
 from kvalet.sim.workloads import Request
 from tests.engine.tiny_models import write_tiny_llama
@@ -15,7 +15,7 @@ from tests.engine.tiny_models import write_tiny_llama
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_a_server_is_started_as_the_scenario_says(name: str) -> None:
     scenario = CONFIGURATIONS[name]
-    args = cli.parser().parse_args(["serve", *flags_of(scenario)])
+    args = commands.parser().parse_args(["serve", *flags_of(scenario)])
     served = config.load(vars(args), {})
     for field in ("ctx_size", "parallel", "preempt_policy", "preempt_resume", "preempt_trigger"):
         assert getattr(served, field) == getattr(scenario, field)

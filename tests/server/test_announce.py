@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvalet.announce import facts
+from kvalet.cli.announce import facts
 from kvalet.engine.base import EngineInfo
 from tests.server.edge import Edge
 

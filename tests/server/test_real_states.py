@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kvalet.flags import ServeConfig
-from kvalet.serve import load_model, server_settings
+from kvalet.cli.flags import ServeConfig
+from kvalet.cli.serve import load_model, server_settings
 from tests.engine.tiny_models import write_tiny_llama
 from tests.server.edge import Edge
 

@@ -2,8 +2,8 @@
 
 from dataclasses import asdict, replace
 
-from kvalet import config
-from kvalet.serve import scheduler_config
+from kvalet.cli import config
+from kvalet.cli.serve import scheduler_config
 from kvalet.sim.scenario import Scenario
 
 PAGE_BYTES = 737_280

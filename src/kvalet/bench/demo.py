@@ -15,7 +15,6 @@ from kvalet.bench.chats import TIMEOUT, Chat, stream_chat
 from kvalet.bench.demo_view import DemoView
 from kvalet.bench.process import ServerProcess
 from kvalet.bench.prompts import pressing_chats
-from kvalet.signals import end_on_sigterm
 
 POOL_CELLS = 2048
 NUM_TOKENS = 700
@@ -25,7 +24,6 @@ POLL_S = 0.25
 
 def run(console: Console) -> int:
     """0 if some chat was parked and all are complete and identical to their solo runs, else 1."""
-    end_on_sigterm()
     bodies = pressing_chats(NUM_TOKENS)
     together = [Chat(name, body) for name, body in bodies]
     alone = [Chat(name, {**body, "cache_prompt": False}) for name, body in bodies]

@@ -1,4 +1,4 @@
-"""What a benchmark's runs have in common: circumstances, tables in Markdown, a clean way out.
+"""What a benchmark's runs have in common: circumstances, tables in Markdown.
 
 A figure that there is none of is None, never 0: `-` in a table, null in JSON, and not compared.
 """
@@ -16,14 +16,12 @@ from typing import Final
 import numpy as np
 
 from kvalet import __version__
-from kvalet.signals import end_on_sigterm
 
 CPU_INFO: Final = Path("/proc/cpuinfo")
 
 
 def begin() -> None:
     """Before anything is measured."""
-    end_on_sigterm()
     circumstances()
 
 

@@ -10,7 +10,6 @@ from rich.progress import Progress
 from rich.table import Table
 
 from kvalet.errors import ConfigError
-from kvalet.signals import end_on_sigterm
 from kvalet.sim import calibration, grid, report, trace
 from kvalet.sim.costs import CostModel
 from kvalet.sim.grid import Cell, Load
@@ -24,7 +23,6 @@ PIPED_WIDTH = 240  # columns, where there is no terminal to say
 
 def run(options: Options) -> int:
     """0 if every request was answered, else 1. Raises ConfigError."""
-    end_on_sigterm()
     if options.calibrate:
         return _calibrate(options.calibrate, options.costs)
     pictures = _pictures(options)

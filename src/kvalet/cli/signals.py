@@ -1,4 +1,4 @@
-"""A clean way out of commands that start processes."""
+"""A clean way out: what a command started ends with it."""
 
 import signal
 from types import FrameType

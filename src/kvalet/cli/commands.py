@@ -1,47 +1,27 @@
-"""The command line: reads arguments, puts the parts together, prints.
+"""The commands: their arguments, and what each puts together and prints.
 
-Each command imports what it needs when it runs, so that `--version` and `tokenize` start at once.
-Every error kvalet raises on purpose is one line on stderr and exit code 2.
+Each imports what it needs when it runs, so that `--version` and `tokenize` start at once.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from typing_extensions import override
 
-from kvalet import __version__, config
+from kvalet import __version__
 from kvalet.bench.command import add_benchmarks
-from kvalet.errors import ConfigError, KvaletError, RequestError
+from kvalet.cli import config
+from kvalet.errors import ConfigError, RequestError
 from kvalet.sim import options
-
-EXIT_ERROR = 2
-EXIT_INTERRUPTED = 130
 
 
 class _Parser(argparse.ArgumentParser):
     @override
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (see {self.prog} --help)")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
-    try:
-        args = parser().parse_args(argv)
-        command: Callable[[argparse.Namespace], int] = args.command
-        return command(args)
-    except KvaletError as error:
-        print(f"kvalet: {error}", file=sys.stderr)
-        return EXIT_ERROR
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        return EXIT_ERROR
 
 
 def parser() -> argparse.ArgumentParser:
@@ -80,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from kvalet import serve
+    from kvalet.cli import serve
 
     return serve.run(config.load(vars(args), os.environ))
 

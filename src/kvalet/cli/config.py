@@ -8,8 +8,8 @@ import argparse
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 
+from kvalet.cli.flags import ServeConfig
 from kvalet.errors import ConfigError
-from kvalet.flags import ServeConfig
 from kvalet.settings import Setting, parse_all, settings_of, show
 from kvalet.settings import add_flags as add_flags_of
 

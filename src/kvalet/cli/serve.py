@@ -13,14 +13,14 @@ import platformdirs
 from rich.console import Console
 from rich.markup import escape
 
-from kvalet import announce
-from kvalet.config import knobs
+from kvalet.cli import announce
+from kvalet.cli.config import knobs
+from kvalet.cli.flags import DEFAULT_CTX_LIMIT, UNLIMITED, ServeConfig
 from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import PAGE_CELLS, pages_for
 from kvalet.engine.base import EngineInfo
 from kvalet.engine.ggml.engine import load_engine
 from kvalet.errors import ConfigError
-from kvalet.flags import DEFAULT_CTX_LIMIT, UNLIMITED, ServeConfig
 from kvalet.model import sources
 from kvalet.model.chat_template import ChatTemplate
 from kvalet.model.gguf import GGUFFile

@@ -9,7 +9,7 @@ import pytest
 
 from kvalet import __version__
 from kvalet.cli import main
-from kvalet.config import ServeConfig, knobs, load, settings
+from kvalet.cli.config import ServeConfig, knobs, load, settings
 from kvalet.errors import ConfigError
 
 

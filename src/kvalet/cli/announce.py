@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from rich.markup import escape
 
+from kvalet.cli.flags import ServeConfig
 from kvalet.core.plan import PAGE_CELLS
 from kvalet.engine.base import EngineInfo
-from kvalet.flags import ServeConfig
 from kvalet.server.ports import ServedModel
 
 

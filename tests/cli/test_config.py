@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kvalet.config import ServeConfig, add_flags, knobs, load, settings
+from kvalet.cli.config import ServeConfig, add_flags, knobs, load, settings
+from kvalet.cli.serve import context, props, scheduler_config, server_settings
 from kvalet.core.config import SchedulerConfig
 from kvalet.engine.base import EngineInfo
 from kvalet.errors import ConfigError
-from kvalet.serve import context, props, scheduler_config, server_settings
 
 PAGE_BYTES = 737_280  # SmolLM2's
 

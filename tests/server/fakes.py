@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from typing_extensions import override
+
 from kvalet.core.plan import FinishReason, SeqId
 from kvalet.core.request import Request
 from kvalet.errors import ContextExceeded, EngineFatal, KvaletError, Overloaded, RequestError
+from kvalet.model.chat_template import ChatTemplate
+from kvalet.model.tokenizer import Tokenizer
 from kvalet.runtime.messages import (
     Delta,
     Event,
@@ -25,7 +29,8 @@ from kvalet.runtime.messages import (
     Timings,
     TokenInfo,
 )
-from kvalet.server.ports import ServedModel, Service
+from kvalet.runtime.service import Service
+from kvalet.server.model import ServedModel
 from tests.server.fake_slots import make_snapshot, state_of, view_of
 
 BOS, EOS = 256, 257
@@ -34,17 +39,17 @@ SPECIAL = {BOS: b"<s>", EOS: b"</s>"}
 Script = Callable[[Request], Iterator[Sequence[Event]]]
 
 
-class ByteTokenizer:
+class ByteTokenizer(Tokenizer):
     """A token is a byte; two control tokens besides."""
 
-    num_vocab = 258
-    bos_id: int | None = BOS
-    eos_id: int | None = EOS
-
     def __init__(self, add_bos: bool = True) -> None:
+        self.num_vocab = 258
+        self.bos_id = BOS
+        self.eos_id = EOS
         self.add_bos = add_bos
 
-    def encode(self, text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
+    @override
+    def encode(self, text: str, *, add_bos: bool = False, parse_special: bool = False) -> list[int]:
         ids: list[int] = []
         rest = text.encode()
         while rest:
@@ -57,29 +62,35 @@ class ByteTokenizer:
                 rest = rest[1:]
         return [BOS, *ids] if add_bos and self.add_bos and ids[:1] != [BOS] else ids
 
+    @override
     def least_tokens(self, text: str) -> int:
         return len(text.encode()) // max(map(len, SPECIAL.values()))
 
+    @override
     def decode(self, ids: Iterable[int], special: bool = False) -> str:
         return b"".join(self.token_bytes(i, special) for i in ids).decode("utf-8", "replace")
 
+    @override
     def token_bytes(self, token: int, special: bool = False) -> bytes:
         if token in SPECIAL:
             return SPECIAL[token] if special else b""
         return bytes([token])
 
 
-class LineTemplate:
+class LineTemplate(ChatTemplate):
     """`<s>[user]hello[assistant]`; refuses a conversation that ends with a system message."""
 
-    source = "{{ a line per message }}"
+    def __init__(self) -> None:
+        self.source = "{{ a line per message }}"
 
+    @override
     def render(
         self,
         messages: Sequence[Mapping[str, object]],
         /,
         *,
         add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, object]] | None = None,
         **kwargs: object,
     ) -> str:
         if messages[-1]["role"] == "system":
@@ -152,7 +163,9 @@ def by_prompt(**scripts: Script) -> Script:
 
 
 @dataclass
-class FakeService:
+class FakeService(Service):
+    """Plays its script. Nothing of the real service but its type."""
+
     n_ctx: int = 128
     num_slots: int = 2
     max_live: int = 100
@@ -170,12 +183,13 @@ class FakeService:
     copy_error: Exception | None = None  # what they fail with
 
     def __post_init__(self) -> None:
-        self._live: dict[SeqId, tuple[Iterator[Sequence[Event]], Sink]] = {}
+        self._playing: dict[SeqId, tuple[Iterator[Sequence[Event]], Sink]] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    @override
     def submit_all(self, requests: Sequence[Request], sinks: Sequence[Sink]) -> list[SeqId]:
         for request in requests:
             if request.id_slot is not None and request.id_slot >= self.num_slots:
@@ -183,37 +197,43 @@ class FakeService:
             if len(request.prompt) >= self.n_ctx:
                 raise ContextExceeded(len(request.prompt), self.n_ctx)
         with self._lock:
-            if len(self._live) >= self.max_live:
+            if len(self._playing) >= self.max_live:
                 raise Overloaded("the queue is full", retry_after_s=3)
             ids = [SeqId(len(self.submitted) + i) for i in range(len(requests))]
             self.submitted += requests
             scripts = [self.script(request) for request in requests]
-            self._live.update(zip(ids, zip(scripts, sinks, strict=True), strict=True))
+            self._playing.update(zip(ids, zip(scripts, sinks, strict=True), strict=True))
         return ids
 
+    @override
     def cancel(self, seq_id: SeqId) -> None:
         with self._lock:
-            if self._live.pop(seq_id, None):
+            if self._playing.pop(seq_id, None):
                 self.cancelled.append(seq_id)
 
+    @override
     def park(self, slot: int, timeout_s: float, request_id: str | None = None) -> Future[SlotView]:
         self.asked.append(("park", slot, timeout_s, request_id))
         return view_of(slot, request_id)
 
+    @override
     def resume(self, slot: int, request_id: str | None = None) -> Future[SlotView]:
         self.asked.append(("resume", slot, request_id))
         return view_of(slot, request_id)
 
+    @override
     def save(self, slot: int, path: str, request_id: str | None = None) -> Future[SlotState]:
         self.asked.append(("save", slot, path, request_id))
         return self._state(slot, request_id, SlotState(slot, 96, 4321, 0.25))
 
+    @override
     def restore(
         self, slot: int, path: str, tokens: tuple[int, ...], timeout_s: float
     ) -> Future[SlotState]:
         self.asked.append(("restore", slot, path, tokens, timeout_s))
         return self._state(slot, None, SlotState(slot, len(tokens), 1234, 0.5))
 
+    @override
     def erase(self, slot: int, request_id: str | None = None) -> Future[SlotState]:
         self.asked.append(("erase", slot, request_id))
         return self._state(slot, request_id, SlotState(slot, 64))
@@ -221,31 +241,34 @@ class FakeService:
     def _state(self, slot: int, request_id: str | None, state: SlotState) -> Future[SlotState]:
         return Future() if self.copies_hang else state_of(slot, request_id, state, self.copy_error)
 
+    @override
     def snapshot(self) -> Future[Snapshot]:
         answer: Future[Snapshot] = Future()
-        answer.set_result(make_snapshot(len(self._live)))
+        answer.set_result(make_snapshot(len(self._playing)))
         return answer
 
     def die(self, reason: str) -> None:
         self.alive, self.failure = False, reason
         with self._lock:
-            live, self._live = self._live, {}
+            live, self._playing = self._playing, {}
         for _, sink in live.values():
             sink([Failed(EngineFatal(reason))])
 
-    def close(self) -> bool:
+    @override
+    def close(self, reason: str = "", timeout_s: float = 5.0) -> bool:
         self._over.set()
-        self._thread.join(5)
+        self._thread.join(timeout_s)
         return self.close_result
 
     @property
     def num_live(self) -> int:
-        return len(self._live)
+        return len(self._playing)
 
+    @override
     def _run(self) -> None:
         while not self._over.wait(self.step_s):
             with self._lock:
-                live = list(self._live.items())
+                live = list(self._playing.items())
             for seq_id, (events, sink) in live:
                 self._step(seq_id, events, sink)
 
@@ -256,7 +279,7 @@ class FakeService:
             batch = [Failed(error)]
         if batch is None or any(isinstance(event, Finished | Failed) for event in batch):
             with self._lock:
-                self._live.pop(seq_id, None)
+                self._playing.pop(seq_id, None)
         if batch:
             sink(batch)
 

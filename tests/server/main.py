@@ -15,7 +15,7 @@ from typing_extensions import override
 from kvalet.core.plan import SeqId
 from kvalet.core.request import Request
 from kvalet.runtime.messages import Delta, Event, Sink, SlotState, Snapshot
-from kvalet.server.ports import ServedModel
+from kvalet.server.model import ServedModel
 from kvalet.server.run import run
 from kvalet.server.state import ServerSettings
 from tests.server.fakes import FakeService, endless, finished, make_model, plays
@@ -23,8 +23,8 @@ from tests.server.fakes import FakeService, endless, finished, make_model, plays
 
 class HangingService(FakeService):
     @override
-    def close(self) -> bool:
-        time.sleep(60)
+    def close(self, reason: str = "", timeout_s: float = 60.0) -> bool:
+        time.sleep(timeout_s)
         return True
 
 

@@ -14,7 +14,7 @@ from kvalet.model.chat_template import ChatTemplate
 from kvalet.runtime.service import Service
 from kvalet.runtime.stream import Vocabulary
 from kvalet.server.app import create_app
-from kvalet.server.ports import ServedModel
+from kvalet.server.model import ServedModel
 from kvalet.server.state import AppState, ServerSettings
 from tests.server.edge import Edge
 from tests.server.fakes import EOS, ByteTokenizer, FakeService

@@ -15,7 +15,7 @@ import pytest
 
 from kvalet.errors import ConfigError, ModelFileError
 from kvalet.server.listen import listen
-from kvalet.server.ports import ServedModel
+from kvalet.server.model import ServedModel
 from kvalet.server.run import run
 from kvalet.server.state import ServerSettings
 from tests.server.edge import wait_until

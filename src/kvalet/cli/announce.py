@@ -7,7 +7,7 @@ from rich.markup import escape
 from kvalet.cli.flags import ServeConfig
 from kvalet.core.plan import PAGE_CELLS
 from kvalet.engine.base import EngineInfo
-from kvalet.server.ports import ServedModel
+from kvalet.server.model import ServedModel
 
 
 def facts(model: ServedModel, info: EngineInfo) -> Iterator[str]:

@@ -28,7 +28,7 @@ from kvalet.model.tokenizer import Tokenizer
 from kvalet.runtime.record import StepRecorder
 from kvalet.runtime.service import Service
 from kvalet.runtime.stream import Vocabulary
-from kvalet.server.ports import ServedModel
+from kvalet.server.model import ServedModel
 from kvalet.server.run import run as run_server
 from kvalet.server.state import ServerSettings
 

@@ -16,7 +16,7 @@ from kvalet.core.plan import FinishReason, SeqId
 from kvalet.core.request import Request
 from kvalet.errors import ContextExceeded, KvaletError
 from kvalet.runtime.messages import Event, Failed, Finished, Sink, Timings
-from kvalet.server.ports import Service
+from kvalet.runtime.service import Service
 
 Arrival: TypeAlias = tuple[int, Event]  # the sequence's index in its request, and what happened
 

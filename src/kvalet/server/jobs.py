@@ -15,7 +15,7 @@ from kvalet.server.answers.answer import Answer, Head
 from kvalet.server.answers.chat import ChatAnswer
 from kvalet.server.answers.completion import CompletionAnswer
 from kvalet.server.answers.native import NativeAnswer
-from kvalet.server.ports import ServedModel
+from kvalet.server.model import ServedModel
 from kvalet.server.prompts import encode_bias, encode_chat, encode_prompt
 from kvalet.server.wire.generation import RANDOM_SEEDS, GenerationFields
 from kvalet.server.wire.llamacpp import NativeRequest

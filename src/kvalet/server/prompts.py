@@ -4,7 +4,8 @@ Runs on a worker thread (ADR 0005): a long prompt must not hold up other streams
 """
 
 from kvalet.errors import ContextExceeded, RequestError
-from kvalet.server.ports import ServedModel, Tokenizer
+from kvalet.model.tokenizer import Tokenizer
+from kvalet.server.model import ServedModel
 from kvalet.server.wire.openai import TemplateFields
 from kvalet.server.wire.prompt import Bias, Prompt
 

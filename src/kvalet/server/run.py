@@ -25,7 +25,7 @@ from typing_extensions import override
 from kvalet.errors import Overloaded
 from kvalet.server.app import create_app
 from kvalet.server.listen import listen, url_of
-from kvalet.server.ports import ServedModel
+from kvalet.server.model import ServedModel
 from kvalet.server.state import AppState, ServerSettings, engine_stopped
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from weakref import WeakSet
 from kvalet.errors import Overloaded
 from kvalet.server.handle import RequestHandle
 from kvalet.server.jobs import Defaults, Job
-from kvalet.server.ports import ServedModel
+from kvalet.server.model import ServedModel
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from kvalet import __version__
 from kvalet.core.request import SamplingParams
 from kvalet.runtime.messages import SlotView
 from kvalet.server.answers.native import generation_settings
-from kvalet.server.ports import ServedModel
+from kvalet.server.model import ServedModel
 
 _OURS = (
     *("request_id", "state", "n_cells", "n_cells_host"),

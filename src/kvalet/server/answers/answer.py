@@ -14,8 +14,8 @@ import orjson
 
 from kvalet import __version__
 from kvalet.core.plan import FinishReason
+from kvalet.model.tokenizer import Tokenizer
 from kvalet.runtime.messages import Delta, Finished, Timings, TokenInfo
-from kvalet.server.ports import Tokenizer
 
 LOWEST_LOGPROB = -3.4028234663852886e38  # JSON has no infinity; llama.cpp sends this instead
 DONE = b"data: [DONE]\n\n"

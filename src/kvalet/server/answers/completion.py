@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
+from kvalet.model.tokenizer import Tokenizer
 from kvalet.runtime.messages import TokenInfo
 from kvalet.server.answers.answer import Head, finite, token_probs
 from kvalet.server.answers.openai import Fields, OpenAIAnswer
-from kvalet.server.ports import Tokenizer
 
 
 class CompletionAnswer(OpenAIAnswer):

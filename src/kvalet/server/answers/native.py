@@ -6,7 +6,7 @@ from kvalet.core.plan import FinishReason
 from kvalet.core.request import Request, SamplingParams
 from kvalet.runtime.messages import Delta, Finished, TokenInfo
 from kvalet.server.answers.answer import Choice, Head, sse_data, timings, token_probs
-from kvalet.server.ports import ServedModel
+from kvalet.server.model import ServedModel
 
 _STOP_TYPES = {
     FinishReason.EOS: "eos",

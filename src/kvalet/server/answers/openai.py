@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from kvalet.model.tokenizer import Tokenizer
 from kvalet.runtime.messages import Delta, Finished, TokenInfo
 from kvalet.server.answers.answer import (
     DONE,
@@ -17,7 +18,6 @@ from kvalet.server.answers.answer import (
     timings,
     usage,
 )
-from kvalet.server.ports import Tokenizer
 
 Fields = Mapping[str, object]
 

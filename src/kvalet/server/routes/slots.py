@@ -17,7 +17,7 @@ from starlette.routing import Route
 from kvalet.engine.host.statefile import read_header
 from kvalet.errors import NotFound, RequestError, StateFileError
 from kvalet.server.body import read_body
-from kvalet.server.ports import ServedModel
+from kvalet.server.model import ServedModel
 from kvalet.server.state import AppState
 from kvalet.server.views import slot_view
 from kvalet.server.waiting import answered

@@ -5,8 +5,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from kvalet.model.tokenizer import Tokenizer
 from kvalet.server.body import read_body
-from kvalet.server.ports import Tokenizer
 from kvalet.server.prompts import checked_id, encode_parts, render_chat
 from kvalet.server.state import AppState
 from kvalet.server.wire.llamacpp import DetokenizeRequest, TokenizeRequest

@@ -1,6 +1,6 @@
 """Bodies of /v1/completions and /v1/chat/completions."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import (
     BeforeValidator,
@@ -64,11 +64,11 @@ class TemplateFields(Strict):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     add_generation_prompt: bool = True
-    chat_template_kwargs: dict[str, object] = Field(default_factory=dict)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)  # a template's own business
 
     @field_validator("chat_template_kwargs")
     @classmethod
-    def _keep_our_names(cls, kwargs: dict[str, object]) -> dict[str, object]:
+    def _keep_our_names(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
         for name in ("messages", "add_generation_prompt", "tools"):
             if name in kwargs:
                 raise ValueError(f"must not hold '{name}'")

@@ -1,4 +1,4 @@
-"""Triggers, the line, rotation, context shift, life without preemption (behaviour P4 to P10, C1)."""
+"""Triggers, the line, rotation, shifts, life without preemption (behaviour P4 to P10, C1)."""
 
 from typing import Any
 

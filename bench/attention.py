@@ -58,12 +58,14 @@ class Bench:
         pages_each = -(-cells // native.PAGE_CELLS)
         tables = self.order[: num_seqs * pages_each].reshape(num_seqs, pages_each).copy()
         row_seq = np.repeat(np.arange(num_seqs, dtype=np.int32), rows)
-        row_pos = np.tile(np.arange(cells - rows, cells, dtype=np.int32), num_seqs)
+        row_cell = np.tile(np.arange(cells - rows, cells, dtype=np.int32), num_seqs)
+        row_end = row_cell + 1
         batch = native.Batch(
             num_seqs * rows,
             num_seqs,
             row_seq.ctypes.data,
-            row_pos.ctypes.data,
+            row_cell.ctypes.data,
+            row_end.ctypes.data,
             tables.ctypes.data,
             pages_each,
             self.counters.ctypes.data,

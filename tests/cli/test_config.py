@@ -9,7 +9,7 @@ import pytest
 from kvalet.cli.config import ServeConfig, add_flags, knobs, load, settings
 from kvalet.cli.serve import context, props, scheduler_config, server_settings
 from kvalet.core.config import SchedulerConfig
-from kvalet.engine.base import EngineInfo
+from kvalet.engine.base import EngineInfo, EngineReport
 from kvalet.errors import ConfigError
 
 PAGE_BYTES = 737_280  # SmolLM2's
@@ -229,7 +229,7 @@ def test_the_scheduler_is_told() -> None:
 
 
 def test_props_tell_policy_and_budget() -> None:
-    info = EngineInfo(64, PAGE_BYTES, 100, 512, b"", {"copies": "asynchronous"})
+    info = EngineInfo(64, PAGE_BYTES, 100, 512, b"", EngineReport(copies="asynchronous"))
     preemption = props(info, scheduling("--preempt-ram", "1", "--preempt-trigger", "watermark"))[
         "preemption"
     ]

@@ -223,9 +223,9 @@ def test_an_error_of_ours_in_copying_stops_the_engine(
 
 
 def test_the_report_says_how_copies_are_made(engine: GgmlEngine, model: Path) -> None:
-    assert engine.info.report["copies"] == "synchronous"
+    assert engine.info.report.copies == "synchronous"
     other = load(model, async_copies=True)
-    assert other.info.report["copies"] == "asynchronous"
+    assert other.info.report.copies == "asynchronous"
     other.close()
 
 

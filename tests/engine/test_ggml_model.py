@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from gguf import GGMLQuantizationType
 
+from kvalet.engine.ggml.architectures.tensors import Need, Use
 from kvalet.engine.ggml.backend import Backend
 from kvalet.engine.ggml.engine import load_engine
 from kvalet.engine.ggml.graphs import bucket
@@ -76,11 +77,12 @@ def test_repacked_where_bits_are_kept(
         if backend.repack_buffer_type is None:
             pytest.skip("this processor's ggml repacks nothing")
         weights = Weights(file, backend)
-        layer = weights.linear("blk.0.ffn_up", *file.tensors["blk.0.ffn_up.weight"].shape)
+        shape = file.tensors["blk.0.ffn_up.weight"].shape
+        up = weights.load({"up": Need("blk.0.ffn_up", Use.LINEAR, shape)})["up"]
         assert bool(weights.repacked_bytes) == is_repacked
         assert weights.granularity == granularity
         mapped = file.address(file.tensors["blk.0.ffn_up.weight"])
-        assert (layer.weight.contents.data == mapped) != is_repacked
+        assert (up.tensor.contents.data == mapped) != is_repacked
         weights.close()
 
 
@@ -91,9 +93,9 @@ def test_a_tied_embedding_is_read_plain_and_multiplied_repacked(tmp_path: Path) 
             pytest.skip("this processor's ggml repacks nothing")
         weights = Weights(file, backend)
         shape = file.tensors["token_embd.weight"].shape
-        table = weights.table("token_embd.weight", *shape)
-        output = weights.linear("token_embd", *shape).weight
-        assert table.contents.data != output.contents.data
+        needs = {use.name: Need("token_embd", use, shape) for use in (Use.ROWS, Use.LINEAR)}
+        loaded = weights.load(needs)
+        assert loaded["ROWS"].tensor.contents.data != loaded["LINEAR"].tensor.contents.data
         weights.close()
 
 

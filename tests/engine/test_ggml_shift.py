@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 
 from kvalet.core.plan import PAGE_CELLS, PageId, PageShift, StepPlan
+from kvalet.engine import native
+from kvalet.engine.ggml.architectures.description import AttentionMixer, Pairs, Rope
+from kvalet.engine.ggml.backend import Backend, Handle, Tensor
 from kvalet.engine.ggml.engine import GgmlEngine, load_engine
+from kvalet.engine.ggml.planes import lay_out
+from kvalet.engine.ggml.pool import PagePool
+from kvalet.engine.ggml.rope import rotate
+from kvalet.engine.ggml.shift import KeyShift
 from kvalet.errors import EngineError
 from tests.engine.steps import chat, generate
 from tests.engine.tiny_models import MetaValue, write_tiny_llama
@@ -64,3 +71,45 @@ def test_a_shift_of_a_page_outside_the_pool_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="page 8"):
         engine.execute(StepPlan(1, page_shifts=(PageShift((PageId(8),), -32),)))
     engine.close()
+
+
+def test_each_layer_is_turned_by_its_own_rope() -> None:
+    """Two bases, two ways to pair dimensions, one page: against the rotation's definition."""
+    distance, head_dim = -40, 16
+    ropes = [
+        Rope(pairs, 12, base, 1.0, 64, 0.0, 1.0, 32.0, 1.0, None)
+        for pairs, base in [(Pairs.NEIGHBOURS, 10.0), (Pairs.HALVES, 10.0), (Pairs.HALVES, 900.0)]
+    ]
+    mixers = [AttentionMixer(1, 1, head_dim, 1.0, 0, rope) for rope in [*ropes, ropes[0]]]
+    planes, places = lay_out(mixers)
+    library = native.load()
+    with Backend(threads=1) as backend:
+        pool = PagePool(backend, library, planes, num_pages=2, poison=False)
+        before = np.random.default_rng(0).standard_normal((4, 2, head_dim, PAGE_CELLS), np.float32)
+        stored = before.astype(np.float16)
+        pool.write(PageId(1), stored.ctypes.data)
+        shift = KeyShift(backend, library, without_factors, mixers, places)
+        shift.run(pool, PageShift((PageId(1),), distance))
+        page = np.frombuffer(pool.cells(PageId(1), PAGE_CELLS), np.float16).astype(np.float32)
+        pool.close()
+    keys = page[: page.size // 2].reshape(4, head_dim, PAGE_CELLS)
+    for mixer, key, old in zip(mixers, keys, before[:, 0], strict=True):
+        np.testing.assert_allclose(key, turned(mixer.rope, old, distance), atol=6e-3)
+    assert (page[page.size // 2 :] == stored[:, 1].ravel()).all()
+
+
+def without_factors(context: Handle, rope: Rope, x: Tensor, positions: Tensor) -> Tensor:
+    return rotate(context, rope, None, x, positions)
+
+
+def turned(rope: Rope, key: np.ndarray, distance: int) -> np.ndarray:
+    pairs = np.arange(rope.num_dims // 2)
+    angles = distance * rope.freq_base ** (-2.0 * pairs / rope.num_dims)
+    half = rope.num_dims // 2
+    is_split = rope.pairs is Pairs.HALVES
+    first, second = (pairs, pairs + half) if is_split else (2 * pairs, 2 * pairs + 1)
+    result = key.copy()
+    cosines, sines = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    result[first] = key[first] * cosines - key[second] * sines
+    result[second] = key[first] * sines + key[second] * cosines
+    return result

@@ -105,9 +105,13 @@ class Chats:
         num_threads: int = 1,
         partials_floats: int = 0,
         padding: int = 0,
+        end: int | None = None,
     ) -> F32:
-        """Output [len(rows) + padding, num_heads, head_dim], by attend and fold."""
+        """Output [len(rows) + padding, num_heads, head_dim], by attend and fold. `end`: the end
+        cell of all rows, where it is not the one after their own."""
         step = Step(self, rows, partials_floats)
+        if end is not None:
+            step.row_end[:] = end
         q = np.stack([self.q[seq][position] for seq, position in rows])
         q = np.concatenate([q, np.full((padding, *q.shape[1:]), np.nan, np.float32)])
         out = np.full_like(q, np.nan)
@@ -122,15 +126,16 @@ class Chats:
         on_threads(num_threads, fold)
         return out
 
-    def expected(self, row: Row) -> F64:
+    def expected(self, row: Row, end: int | None = None) -> F64:
         """[num_heads, head_dim] in f64 from the cells as rounded to f16."""
         seq, position = row
+        end = position + 1 if end is None else end
         shape = self.shape
         start = max(0, position + 1 - shape.window) if shape.window else 0
         group = shape.num_heads // shape.num_kv_heads
 
         def seen(x: F32) -> F64:
-            return x[start : position + 1].astype("f2").astype("f8").repeat(group, axis=1)
+            return x[start:end].astype("f2").astype("f8").repeat(group, axis=1)
 
         k, v = seen(self.k[seq]), seen(self.v[seq])
         q = self.q[seq][position].astype("f8")
@@ -151,7 +156,8 @@ class Step:
     def __init__(self, chats: Chats, rows: Sequence[Row], partials_floats: int = 0) -> None:
         shape = chats.shape
         self._row_seq = np.array([seq for seq, _ in rows], np.int32)
-        self._row_pos = np.array([position for _, position in rows], np.int32)
+        self._row_cell = np.array([position for _, position in rows], np.int32)
+        self.row_end = self._row_cell + 1
         self.counters = np.zeros(NUM_LAYERS, np.int32)
         self._partials = np.full(partials_floats, np.nan, np.float32)
         self._chats = chats
@@ -159,7 +165,8 @@ class Step:
             len(rows),
             len(chats.lengths),
             self._row_seq.ctypes.data,
-            self._row_pos.ctypes.data,
+            self._row_cell.ctypes.data,
+            self.row_end.ctypes.data,
             chats.tables.ctypes.data,
             chats.tables.shape[1],
             self.counters.ctypes.data,

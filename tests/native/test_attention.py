@@ -32,6 +32,19 @@ def test_agrees_with_f64(library: NativeLibrary, shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("partials_floats", [0, 1 << 20])
+def test_a_row_sees_up_to_its_end_cell_and_a_window_ends_with_its_own(
+    library: NativeLibrary, shape: Shape, partials_floats: int
+) -> None:
+    """As the cells of an image would, that see one another whatever their order."""
+    chats = Chats(shape, [530])
+    rows = [(0, cell) for cell in range(505, 525)]
+    out = chats.attend(library, rows, partials_floats=partials_floats, end=525)
+    expected = np.stack([chats.expected(row, end=525) for row in rows])
+    assert np.abs(out - expected).max() < 2e-6
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_same_bits_as_plain_c(library: NativeLibrary, plain: NativeLibrary, shape: Shape) -> None:
     chats = Chats(shape, LENGTHS)
     rows = chats.all_rows(3)

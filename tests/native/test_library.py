@@ -1,6 +1,8 @@
 """Loading, page moves, and the kernels as nodes of a ggml graph."""
 
 import ctypes
+import re
+from pathlib import Path
 
 import ggml
 import numpy as np
@@ -27,6 +29,24 @@ def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_instruction_set_is_named() -> None:
     with pytest.raises(EngineError, match="'mmx'"):
         native.load("mmx")
+
+
+def test_a_library_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its structures would be read at the wrong places."""
+    monkeypatch.setattr(native, "ABI", native.ABI + 1)
+    with pytest.raises(EngineError, match=r"libkvalet_plain\.so was built from other sources"):
+        native.load()
+
+
+def test_the_header_and_its_mirror_are_of_one_kind() -> None:
+    header = Path(native.__file__).parent.parent / "native" / "kvalet.h"
+    defined = dict(re.findall(r"#define KVALET_(\w+) +(\d+)", header.read_text()))
+    assert {name: int(value) for name, value in defined.items()} == {
+        "ABI": native.ABI,
+        "PAGE_CELLS": native.PAGE_CELLS,
+        "CHUNK_CELLS": native.CHUNK_CELLS,
+        "MAX_HEAD_DIM": native.MAX_HEAD_DIM,
+    }
 
 
 @pytest.mark.parametrize("head_dim", [0, 24, 528, -16])

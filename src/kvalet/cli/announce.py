@@ -18,12 +18,12 @@ def facts(model: ServedModel, info: EngineInfo) -> Iterator[str]:
         f"[bold]{escape(model.name)}[/], {model.n_params / 1e6:,.0f} million parameters, "
         f"{model.size_bytes / 2**20:,.0f} MiB"
     )
-    yield f"{report['device']}, {report['native']} kernels, threads: {report['threads']}"
+    yield f"{report.device}, {report.native} kernels, threads: {report.threads}"
     yield (
         f"{service.num_slots} slots share a pool of {cells:,} KV cells, "
         f"{pool_bytes / 2**20:,.0f} MiB"
     )
-    if report.get("copies") == "synchronous":
+    if report.copies == "synchronous":
         yield "a step waits for copies between pool and host"
     if service.n_ctx > model.n_ctx_train:
         yield f"[yellow]the model was trained for a context of {model.n_ctx_train:,} tokens[/]"
@@ -31,11 +31,14 @@ def facts(model: ServedModel, info: EngineInfo) -> Iterator[str]:
 
 def exactness(info: EngineInfo) -> str:
     """What the probe found, in a line."""
-    if differ := widths(info, "differ"):
-        return f"[yellow]not exact: other bits in steps of {', '.join(differ)}[/]"
-    if unproven := widths(info, "unproven"):
-        num_same = len(widths(info, "same"))
-        return f"exact at {num_same} widths of a step; not tried yet: {', '.join(unproven)}"
+    found = info.report.exactness
+    if found.differ:
+        return f"[yellow]not exact: other bits in steps of {', '.join(found.differ)}[/]"
+    if found.unproven:
+        return (
+            f"exact at {len(found.same)} widths of a step; "
+            f"not tried yet: {', '.join(found.unproven)}"
+        )
     return "exact: a token's bits do not depend on who else is served"
 
 
@@ -45,9 +48,3 @@ def curl(url: str, config: ServeConfig) -> Iterator[str]:
     if config.api_key:
         yield '    -H "Authorization: Bearer $LLAMA_API_KEY" \\'
     yield """    -d '{"messages": [{"role": "user", "content": "Hello!"}]}'"""
-
-
-def widths(info: EngineInfo, verdict: str) -> list[str]:
-    """What the exactness probe found `same`, `differ` or `unproven`, as it names them."""
-    report = info.report["exactness"]
-    return list(report[verdict]) if isinstance(report, dict) else []

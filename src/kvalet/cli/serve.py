@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import platformdirs
@@ -158,9 +159,9 @@ def _start_engine(
 
 def _require_exact(info: EngineInfo) -> None:
     """Raises ConfigError naming the widths at which this machine computes other bits."""
-    if differ := announce.widths(info, "differ"):
+    if differ := info.report.exactness.differ:
         raise ConfigError(
-            f"--exact on: {info.report['device']} computes other bits in steps of "
+            f"--exact on: {info.report.device} computes other bits in steps of "
             f"{', '.join(differ)} with these weights; --exact auto serves all the same"
         )
 
@@ -246,10 +247,10 @@ def props(info: EngineInfo, scheduling: SchedulerConfig) -> dict[str, object]:
         "lookahead_steps": scheduling.lookahead_steps,
         "replay_margin": scheduling.replay_margin,
         "mirror": scheduling.mirror,
-        "copies": info.report.get("copies"),
+        "copies": info.report.copies,
         **{name: _in_bytes(pages, info.page_bytes) for name, pages in budgets.items()},
     }
-    return {"pool": pool, "engine": dict(info.report), "preemption": preemption}
+    return {"pool": pool, "engine": asdict(info.report), "preemption": preemption}
 
 
 def _in_bytes(num_pages: int | None, page_bytes: int) -> int | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from kvalet.core.plan import StepOutcome, StepPlan
 
@@ -15,6 +15,31 @@ PACE_STEPS: Final = 4  # of these latest steps the shortest counts: after a long
 
 
 @dataclass(frozen=True, slots=True)
+class Exactness:
+    """What the exactness probe found, by the names of what it tried."""
+
+    same: tuple[str, ...] = ()
+    differ: tuple[str, ...] = ()
+    unproven: tuple[str, ...] = ()  # not tried yet
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """For people: the log and /props. Nothing is decided by it but whether to serve at all."""
+
+    device: str = ""
+    threads: int = 1
+    native: str = ""  # instruction set of the kernels
+    pool_bytes: int = 0
+    copies: Literal["asynchronous", "synchronous"] | None = None
+    compute_bytes: int = 0
+    linear_weights: Mapping[str, int] = field(default_factory=dict[str, int])  # by type
+    repacked_bytes: int = 0
+    column_granularity: int = 1  # what the columns of a multiplication are padded to multiples of
+    exactness: Exactness = field(default_factory=Exactness)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineInfo:
     """What an engine says about itself once, at load."""
 
@@ -23,8 +48,7 @@ class EngineInfo:
     num_vocab: int
     max_step_tokens: int  # rows one execute takes
     fingerprint: bytes  # 32; root of the page names: model, KV type, builds, instruction set
-    # for /props and the log
-    report: Mapping[str, object] = field(default_factory=dict[str, object])
+    report: EngineReport = field(default_factory=EngineReport)
 
 
 class Engine(Protocol):

@@ -31,7 +31,7 @@ from kvalet.core.plan import (
     TransferId,
 )
 from kvalet.core.request import SamplingParams
-from kvalet.engine.base import EngineInfo
+from kvalet.engine.base import EngineInfo, EngineReport
 from kvalet.errors import EngineError
 
 UNUSED = -1  # a cell nobody has written: reading it is an error
@@ -93,7 +93,7 @@ class FakeEngine:
             num_vocab=self.num_vocab,
             max_step_tokens=self.max_step_tokens,
             fingerprint=b"fake".ljust(32, b"\0"),
-            report={"engine": "fake"},
+            report=EngineReport(device="fake"),
         )
 
     def execute(self, plan: StepPlan) -> StepOutcome:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kvalet.errors import EngineError
 
+ABI = 1  # KVALET_ABI of native/kvalet.h, which this file mirrors
 PAGE_CELLS = 32
 CHUNK_CELLS = 256
 MAX_HEAD_DIM = 512
@@ -62,7 +63,8 @@ class Batch(ctypes.Structure):
         ("num_rows", c_int32),
         ("num_seqs", c_int32),
         ("row_seq", c_void_p),
-        ("row_pos", c_void_p),
+        ("row_cell", c_void_p),
+        ("row_end", c_void_p),
         ("tables", c_void_p),
         ("table_stride", c_int32),
         ("counters", c_void_p),
@@ -97,7 +99,17 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kvalet_fill_nan": (None, [c_void_p, c_int64]),
     "kvalet_rotate_keys": (
         None,
-        [POINTER(Pool), c_void_p, c_int32, c_void_p, c_void_p, c_int32, c_int32],
+        [
+            POINTER(Pool),
+            c_void_p,
+            c_int32,
+            c_void_p,
+            c_int32,
+            c_void_p,
+            c_void_p,
+            c_int32,
+            c_int32,
+        ],
     ),
     "kvalet_penalize": (
         None,
@@ -106,6 +118,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kvalet_top_k": (c_int32, [c_void_p, c_int32, c_int32, c_void_p, c_void_p]),
     "kvalet_logsumexp": (c_double, [c_void_p, c_int32]),
     "kvalet_argmax": (c_int32, [c_void_p, c_int32]),
+    "kvalet_abi": (c_int32, []),
     "kvalet_isa": (c_char_p, []),
     "kvalet_cpu_supports": (c_int, [c_char_p]),
 }
@@ -120,6 +133,8 @@ class NativeLibrary:
             self._lib = ctypes.CDLL(str(path))
         except OSError as error:
             raise EngineError(f"the native library {path.name} cannot be loaded: {error}") from None
+        if not hasattr(self._lib, "kvalet_abi") or self._lib.kvalet_abi() != ABI:
+            raise EngineError(f"{path.name} was built from other sources: build it again")
         for name, (result, arguments) in _PROTOTYPES.items():
             function = getattr(self._lib, name)
             function.restype, function.argtypes = result, arguments
@@ -156,13 +171,15 @@ class NativeLibrary:
         self._lib.kvalet_fill_nan(address, num_bytes)
 
     def rotate_keys(
-        self, pool: Pool, pages: I32, cosines: F32, sines: F32, *, is_split: bool
+        self, pool: Pool, pages: I32, layers: I32, cosines: F32, sines: F32, *, is_split: bool
     ) -> None:
         """cosines, sines: [pairs], of the angle that each pair of dimensions is turned by."""
         self._lib.kvalet_rotate_keys(
             pool,
             pages.ctypes.data,
             pages.size,
+            layers.ctypes.data,
+            layers.size,
             cosines.ctypes.data,
             sines.ctypes.data,
             cosines.size,

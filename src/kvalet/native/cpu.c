@@ -1,7 +1,11 @@
-/* Which instruction set this library was compiled for, and which ones the processor has. */
+/* What this library was compiled for, and which instruction sets the processor has. */
 #include <string.h>
 
 #include "kvalet.h"
+
+int32_t kvalet_abi(void) {
+    return KVALET_ABI;
+}
 
 const char *kvalet_isa(void) {
 #if defined(KVALET_AVX512)

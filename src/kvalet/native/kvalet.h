@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define KVALET_ABI 1             /* one more whenever a structure or a signature here changes */
 #define KVALET_PAGE_CELLS 32
 #define KVALET_CHUNK_CELLS 256   /* positions per attention chunk, counted from 0 */
 #define KVALET_MAX_HEAD_DIM 512  /* the caller checks; kernels keep a block of heads on the stack */
@@ -33,7 +34,8 @@ typedef struct kvalet_pool {
 
 /* The rows of the step being computed. Arrays are owned by the caller and change between steps;
  * the struct's address does not. Row r is token r of the graph; rows from num_rows up to the graph's
- * width are padding: they write nothing and get zeros as attention output.
+ * width are padding: they write nothing and get zeros as attention output. From one row of a
+ * sequence to the next, neither cell nor end falls.
  *
  * Rows whose work is split over threads keep their chunk results in `partials`:
  * num_heads * (head_dim + 2) floats for each row and each 256-position chunk up to its sequence's
@@ -42,8 +44,9 @@ typedef struct kvalet_batch {
     int32_t num_rows;
     int32_t num_seqs;
     const int32_t *row_seq;    /* [num_rows] index of the row's sequence in this step; rows of one
-                                  sequence are adjacent, in position order */
-    const int32_t *row_pos;    /* [num_rows] position; the row sees cells 0..position */
+                                  sequence are adjacent */
+    const int32_t *row_cell;   /* [num_rows] the row's own cell, counted from its sequence's first */
+    const int32_t *row_end;    /* [num_rows] the row sees cells before this one, its own included */
     const int32_t *tables;     /* [num_seqs][table_stride] page ids in position order */
     int32_t table_stride;
     int32_t *counters;         /* [num_layers] work items taken so far; write zeroes its layer's */
@@ -58,7 +61,7 @@ typedef struct kvalet_attention {
     const float *sinks;   /* [num_heads] attention sinks, or NULL */
     int32_t layer;
     int32_t num_heads;    /* query heads; a multiple of num_kv_heads */
-    int32_t window;       /* cells a row sees, its own included; 0: all */
+    int32_t window;       /* cells a row sees up to its own, that included; 0: all */
     float scale;          /* multiplies q.k */
     float softcap;        /* 0: none; else softcap * tanh(score / softcap) */
 } kvalet_attention;
@@ -94,11 +97,11 @@ void kvalet_fold_rows(const kvalet_attention *a, float *out, int ith, int nth);
 /* Pages. Plain memory moves, so that one foreign call moves many without the GIL. */
 void kvalet_copy_pages(uint8_t *const *dst, const uint8_t *const *src, int64_t bytes, int32_t n);
 void kvalet_fill_nan(uint8_t *dst, int64_t bytes); /* f16 NaN in every element */
-/* Turn the keys of `pages`, all layers, by the angle of each pair of dimensions; the dimensions
+/* Turn the keys of some layers of `pages` by the angle of each pair of dimensions; the dimensions
  * after 2 * num_pairs stay. is_split: pairs are (i, i + num_pairs), else (2i, 2i + 1). */
 void kvalet_rotate_keys(const kvalet_pool *pool, const int32_t *pages, int32_t num_pages,
-                        const float *cosines, const float *sines, int32_t num_pairs,
-                        int32_t is_split);
+                        const int32_t *layers, int32_t num_layers, const float *cosines,
+                        const float *sines, int32_t num_pairs, int32_t is_split);
 
 /* Sampling, one row of logits. NaN counts as less than -inf. */
 /* Penalties as in llama.cpp: for each id in ids[n] (distinct) that occurred counts[i] times,
@@ -113,6 +116,8 @@ int32_t kvalet_top_k(const float *logits, int32_t num_vocab, int32_t k, int32_t 
 double kvalet_logsumexp(const float *logits, int32_t num_vocab);
 int32_t kvalet_argmax(const float *logits, int32_t num_vocab); /* lowest id among the largest */
 
+/* KVALET_ABI as it was when this library was compiled. */
+int32_t kvalet_abi(void);
 /* Name of the instruction set this library was compiled for: "plain", "avx2", "avx512", "neon". */
 const char *kvalet_isa(void);
 /* Whether this processor runs the library of that name. Asked of the plain library. */

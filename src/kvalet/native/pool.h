@@ -22,14 +22,14 @@ INLINE const int32_t *row_table(const kvalet_batch *batch, int row) {
     return batch->tables + (int64_t)batch->row_seq[row] * batch->table_stride;
 }
 
-/* The row sees cells first_cell <= position < end_cell. */
+/* The row sees cells first_cell <= cell < end_cell. A window ends with the row's own cell. */
 INLINE int end_cell(const kvalet_attention *a, int row) {
-    return a->batch->row_pos[row] + 1;
+    return a->batch->row_end[row];
 }
 
 INLINE int first_cell(const kvalet_attention *a, int row) {
-    int end = end_cell(a, row);
-    return a->window > 0 && end > a->window ? end - a->window : 0;
+    int after_own = a->batch->row_cell[row] + 1;
+    return a->window > 0 && after_own > a->window ? after_own - a->window : 0;
 }
 
 #endif

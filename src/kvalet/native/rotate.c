@@ -1,4 +1,4 @@
-/* Context shift: the keys of whole pages, all layers, turned to other positions. */
+/* Context shift: the keys of whole pages, of layers with one rope, turned to other positions. */
 #include "kvalet.h"
 #include "simd.h"
 
@@ -20,14 +20,15 @@ static void rotate_head(f16 *k, const float *cosines, const float *sines, int nu
 }
 
 void kvalet_rotate_keys(const kvalet_pool *pool, const int32_t *pages, int32_t num_pages,
-                        const float *cosines, const float *sines, int32_t num_pairs,
-                        int32_t is_split) {
+                        const int32_t *layers, int32_t num_layers, const float *cosines,
+                        const float *sines, int32_t num_pairs, int32_t is_split) {
     int64_t head_cells = (int64_t)pool->head_dim * KVALET_PAGE_CELLS;
     for (int32_t i = 0; i < num_pages; i++) {
         f16 *page = (f16 *)(pool->base + pages[i] * pool->page_bytes);
-        for (int64_t layer = 0; layer < pool->num_layers; layer++)
+        for (int32_t j = 0; j < num_layers; j++) {
+            f16 *k = page + 2 * (int64_t)layers[j] * pool->num_kv_heads * head_cells;
             for (int64_t head = 0; head < pool->num_kv_heads; head++)
-                rotate_head(page + (2 * layer * pool->num_kv_heads + head) * head_cells, cosines,
-                            sines, num_pairs, is_split);
+                rotate_head(k + head * head_cells, cosines, sines, num_pairs, is_split);
+        }
     }
 }

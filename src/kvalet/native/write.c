@@ -3,9 +3,9 @@
 
 static void write_row(const kvalet_attention *a, const float *k, const float *v, int row,
                       int kv_head) {
-    int head_dim = a->pool->head_dim, position = a->batch->row_pos[row];
-    int32_t page = row_table(a->batch, row)[position / KVALET_PAGE_CELLS];
-    int cell = position % KVALET_PAGE_CELLS;
+    int head_dim = a->pool->head_dim, index = a->batch->row_cell[row];
+    int32_t page = row_table(a->batch, row)[index / KVALET_PAGE_CELLS];
+    int cell = index % KVALET_PAGE_CELLS;
     int64_t source = ((int64_t)row * a->pool->num_kv_heads + kv_head) * head_dim;
     f16 *k_column = page_k(a, page, kv_head) + cell;
     f16 *v_row = page_v(a, page, kv_head) + (int64_t)cell * head_dim;

@@ -1,21 +1,22 @@
-"""Paged attention as nodes of a graph: our kernels, and the structures they read at each run.
+"""Attention as nodes of a graph: the seam, and our paged kernels behind it.
 
-The structures' addresses are part of every graph, so they stay while the engine lives; what
-changes from step to step lies behind them.
+The structures that kernels read are part of every graph by their address, so they stay while the
+engine lives; what changes from step to step lies behind them.
 """
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import ggml
 import numpy as np
 
 from kvalet.core.plan import PAGE_CELLS
 from kvalet.engine import native
+from kvalet.engine.ggml.architectures.description import AttentionMixer
 from kvalet.engine.ggml.backend import Handle, Tensor
 from kvalet.engine.ggml.batch import Batch
+from kvalet.engine.ggml.planes import Place
 from kvalet.engine.ggml.pool import PagePool
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
@@ -23,34 +24,44 @@ Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 ALL_THREADS: Final = -1  # ggml's GGML_N_TASKS_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionLayer:
-    """What one layer's attention is apart from its place in the pool."""
+class Attention(Protocol):
+    """The rows of a step look at the cells of their sequences, whose pages lie anywhere. What a row
+    gets is a function of the cells it sees alone (ADR 0003). On a device without our kernels it
+    would gather the pages and use ggml's own operations."""
 
-    num_heads: int
-    scale: float  # multiplies q.k
-    window: int = 0  # cells a row sees, its own included; 0: all
-    softcap: float = 0.0  # 0: none
-    sinks: Floats | None = None  # [num_heads]
+    @property
+    def num_layers(self) -> int: ...
+
+    def take_step(self) -> None:
+        """The next run computes what the batch holds now."""
+        ...
+
+    def build(self, context: Handle, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q, k, v: f32, contiguous, rotated. -> f32 [heads * dim, width]"""
+        ...
 
 
 class PagedAttention:
+    """By the native kernels, where the pool lies in the processor's memory."""
+
     def __init__(
         self,
         library: native.NativeLibrary,
-        layers: Sequence[AttentionLayer],
+        mixers: Sequence[AttentionMixer],
+        places: Sequence[Place],
         pool: PagePool,
         batch: Batch,
     ) -> None:
         self._library = library
-        self._layers = layers
-        self._pool = pool
+        self._mixers = mixers
         self._batch = batch
-        self._counters = np.zeros(len(layers), np.int32)
-        self._partials = np.empty(_partials_floats(layers, pool, batch), np.float32)
+        self._pool = pool  # its layouts are pointed at
+        self._counters = np.zeros(len(mixers), np.int32)
+        self._partials = np.empty(_partials_floats(mixers, pool, batch), np.float32)
         self._rows = native.Batch(
             row_seq=batch.row_seq.ctypes.data,
-            row_pos=batch.positions.ctypes.data,
+            row_cell=batch.cells.ctypes.data,
+            row_end=batch.ends.ctypes.data,
             tables=batch.tables.ctypes.data,
             table_stride=batch.tables.shape[1],
             counters=self._counters.ctypes.data,
@@ -59,32 +70,28 @@ class PagedAttention:
         )
         self._structures = [
             native.Attention(
-                ctypes.pointer(pool.layout),
-                ctypes.pointer(self._rows),
-                None if layer.sinks is None else layer.sinks.ctypes.data,
-                index,
-                layer.num_heads,
-                layer.window,
-                layer.scale,
-                layer.softcap,
+                pool=ctypes.pointer(pool.layouts[place.plane]),
+                batch=ctypes.pointer(self._rows),
+                layer=place.layer,
+                num_heads=mixer.num_heads,
+                window=mixer.window,
+                scale=mixer.scale,
             )
-            for index, layer in enumerate(layers)
+            for mixer, place in zip(mixers, places, strict=True)
         ]
 
     @property
     def num_layers(self) -> int:
-        return len(self._layers)
+        return len(self._mixers)
 
     def take_step(self) -> None:
-        """The next run computes what the batch holds now."""
         self._rows.num_rows = self._batch.num_rows
-        self._rows.num_seqs = len(self._batch.grants)
+        self._rows.num_seqs = self._batch.num_seqs
 
     def build(self, context: Handle, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q, k, v: f32, contiguous, rotated. -> f32 [heads * dim, width]"""
         userdata = ctypes.addressof(self._structures[layer])
-        size = self._layers[layer].num_heads * self._pool.shape.head_dim
-        width = v.contents.ne[1]
+        mixer = self._mixers[layer]
+        size, width = mixer.num_heads * mixer.head_dim, v.contents.ne[1]
         written = self._node(context, 1, 1, (k, v), self._library.write, userdata)
         attended = self._node(context, size, width, (q, written), self._library.attend, userdata)
         return ggml.ggml_custom_inplace(
@@ -116,9 +123,8 @@ class PagedAttention:
         )
 
 
-def _partials_floats(layers: Sequence[AttentionLayer], pool: PagePool, batch: Batch) -> int:
+def _partials_floats(mixers: Sequence[AttentionMixer], pool: PagePool, batch: Batch) -> int:
     """Room to split one row of every sequence over threads when together they see all cells of the
     pool twice (shared pages count for each). Beyond it rows are left whole, with the same bits."""
     chunks = 2 * pool.num_pages * PAGE_CELLS // native.CHUNK_CELLS + batch.limits.max_seqs
-    num_heads = max(layer.num_heads for layer in layers)
-    return chunks * num_heads * (pool.shape.head_dim + 2)
+    return chunks * max(mixer.num_heads * (mixer.head_dim + 2) for mixer in mixers)

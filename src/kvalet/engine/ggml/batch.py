@@ -26,24 +26,29 @@ class Limits:
 
 
 class Batch:
-    """Arrays of one step, allocated once. Rows past `num_rows` are zero: valid, and unread."""
+    """Arrays of one step, allocated once. Rows past `num_rows` are zero: valid, and unread.
+
+    A row has a *cell*, where its K and V go, counted from its sequence's first; a *position*, to
+    which rope rotates it; and an *end*: it sees the cells before that one. Of text these are n, n
+    and n + 1. From one row of a sequence to the next neither cell nor end may fall.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.num_rows = 0
         self.tokens: Int32Array = np.zeros(limits.max_rows + PADDING, np.int32)
         self.positions: Int32Array = np.zeros(limits.max_rows + PADDING, np.int32)
+        self.cells: Int32Array = np.zeros(limits.max_rows, np.int32)
+        self.ends: Int32Array = np.zeros(limits.max_rows, np.int32)
         self.row_seq: Int32Array = np.zeros(limits.max_rows, np.int32)
         self.tables: Int32Array = np.zeros((limits.max_seqs, limits.num_pages), np.int32)
         self.outputs: Int32Array = np.zeros(limits.max_seqs + PADDING, np.int32)
-        self.grants: list[Grant] = []  # as they lie in the rows
+        self.num_seqs = 0
         self.draws: list[tuple[SeqId, Draw]] = []  # in the order of `outputs`
         self._counting: Int32Array = np.arange(limits.max_rows, dtype=np.int32)
 
     def fill(self, grants: Sequence[Grant]) -> dict[SeqId, str]:
-        """Lay the grants out in rows; returns why those left out are. Raises EngineError where the
-        plan as a whole does not fit."""
-        self._check_size(grants)
+        """Lay out in rows what has passed `check`; returns why grants that are left out are."""
         self._clear()
         refused: dict[SeqId, str] = {}
         for grant in grants:
@@ -52,9 +57,11 @@ class Batch:
                 self._add(grant)
             else:
                 refused[grant.seq_id] = fault
+        self._place()
         return refused
 
-    def _check_size(self, grants: Sequence[Grant]) -> None:
+    def check(self, grants: Sequence[Grant]) -> None:
+        """Raises EngineError where they are more than a step takes."""
         if len(grants) > self.limits.max_seqs:
             raise EngineError(f"{len(grants)} sequences in a step of {self.limits.max_seqs}")
         num_rows = sum(len(grant.tokens) for grant in grants)
@@ -68,9 +75,8 @@ class Batch:
         self.tokens[: self.num_rows] = 0
         self.positions[: self.num_rows] = 0
         self.outputs[: len(self.draws)] = 0
-        self.grants.clear()
         self.draws.clear()
-        self.num_rows = 0
+        self.num_rows = self.num_seqs = 0
 
     def _fault_of(self, grant: Grant) -> str | None:
         if not grant.tokens:
@@ -87,15 +93,21 @@ class Batch:
         return None
 
     def _add(self, grant: Grant) -> None:
-        index, start = len(self.grants), self.num_rows
+        index, start = self.num_seqs, self.num_rows
         end = start + len(grant.tokens)
         self.tokens[start:end] = grant.tokens
-        self.positions[start:end] = self._counting[: end - start]
-        self.positions[start:end] += grant.start
+        self.cells[start:end] = self._counting[: end - start]
+        self.cells[start:end] += grant.start
         self.row_seq[start:end] = index
         self.tables[index, : len(grant.pages)] = grant.pages
         self.num_rows = end
-        self.grants.append(grant)
+        self.num_seqs += 1
         for row, draw in enumerate(grant.draws, start=end - len(grant.draws)):
             self.outputs[len(self.draws)] = row
             self.draws.append((grant.seq_id, draw))
+
+    def _place(self) -> None:
+        """Text is rotated to its cell and sees all up to its own."""
+        cells = self.cells[: self.num_rows]
+        self.positions[: self.num_rows] = cells
+        np.add(cells, 1, out=self.ends[: self.num_rows])

@@ -5,20 +5,20 @@ between steps but the bytes of its pages.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvalet.core.plan import Sampled, SeqId, StepOutcome, StepPlan
-from kvalet.engine.base import PACE_STEPS, EngineInfo
+from kvalet.core.plan import Grant, Sampled, SeqId, StepOutcome, StepPlan
+from kvalet.engine.base import PACE_STEPS, EngineInfo, EngineReport, Exactness
 from kvalet.engine.ggml.batch import Limits
 from kvalet.engine.ggml.cache import FactCache
 from kvalet.engine.ggml.fingerprint import fingerprint, model_sha256
 from kvalet.engine.ggml.loaded import LoadedModel
-from kvalet.engine.ggml.probe import Verdict, prove
-from kvalet.engine.ggml.runner import Runner
+from kvalet.engine.ggml.probe import prove
+from kvalet.engine.ggml.runner import Ran, Runner
 from kvalet.engine.ggml.sampling import sample
-from kvalet.engine.ggml.shift import KeyShift
 from kvalet.engine.host.copier import Copier, Forget
 from kvalet.engine.host.folder import OwnFolder
 from kvalet.engine.host.moves import Moves
@@ -46,16 +46,13 @@ class GgmlEngine:
         limits: Limits,
         poison: bool,
         root: bytes,
-        verdict: Verdict,
+        exactness: Exactness,
         folder: OwnFolder | None,
         async_copies: bool,
     ) -> None:
         """Takes over `loaded` and `folder`, and closes them. `root` becomes the fingerprint."""
         self._loaded = loaded
         self._runner = Runner(loaded, limits, poison)
-        self._shift = KeyShift(
-            loaded.backend, loaded.library, loaded.model.rope, loaded.model.kv_shape.head_dim
-        )
         pool = self._runner.pool
         files = PageFiles(folder, root, pool.page_bytes) if folder else None
         self._hosts = HostPlaces(pool.page_bytes, files)
@@ -67,7 +64,7 @@ class GgmlEngine:
             num_vocab=limits.num_vocab,
             max_step_tokens=limits.max_rows,
             fingerprint=root,
-            report=self._report(verdict),
+            report=self._report(exactness),
         )
 
     @property
@@ -80,17 +77,17 @@ class GgmlEngine:
         self._copier.pace(min(self._recent_s, default=0.0) if plan.grants else None)
         if plan.host_freed:
             self._copier.start([Forget(plan.host_freed)])  # also if the plan is refused
-        refused = self._runner.batch.fill(plan.grants)
+        self._runner.check(plan.grants)
         self._runner.pool.forget(plan.freed)
         self._runner.pool.copy(plan.page_copies)
         for shift in plan.page_shifts:
-            self._shift.run(self._runner.pool, shift)
-        computed = self._compute()
+            self._runner.shift(shift)
+        computed = self._compute(plan.grants)
         self._copier.start(plan.transfers)
         copied = self._copier.take()
         return StepOutcome(
             sampled=computed.sampled,
-            failed={**refused, **computed.failed},
+            failed=computed.failed,
             landed=tuple(copied.landed),
             failed_transfers=copied.failed,
             compute_s=computed.compute_s,
@@ -103,42 +100,50 @@ class GgmlEngine:
         self._runner.close()
         self._loaded.close()
 
-    def _compute(self) -> Computed:
-        computed, grants = Computed(), self._runner.batch.grants
+    def _compute(self, grants: Sequence[Grant]) -> Computed:
+        computed = Computed()
         if not grants:
             return computed
         try:
-            computed.compute_s = self._runner.graphs.run()
-            self._recent_s.append(computed.compute_s)
+            ran = self._runner.run(grants)
         except EngineFatal:
             raise
         except EngineError as error:
             computed.failed = {grant.seq_id: str(error) for grant in grants}
-        else:
-            self._draw(computed)
+            return computed
+        computed.failed.update(ran.refused)
+        if ran.seconds:
+            computed.compute_s = ran.seconds
+            self._recent_s.append(ran.seconds)
+        self._draw(ran, computed)
         return computed
 
-    def _draw(self, computed: Computed) -> None:
-        draws = self._runner.batch.draws
-        for logits, (seq_id, draw) in zip(self._runner.graphs.logits, draws, strict=False):
+    def _draw(self, ran: Ran, computed: Computed) -> None:
+        for logits, (seq_id, draw) in zip(ran.logits, ran.draws, strict=True):
+            if seq_id in computed.failed:
+                continue
             try:
                 drawn = sample(self._loaded.library, logits, draw)
             except EngineError as error:
                 computed.failed[seq_id] = str(error)
+                computed.sampled.pop(seq_id, None)
             else:
                 computed.sampled[seq_id] = (*computed.sampled.get(seq_id, ()), drawn)
 
-    def _report(self, verdict: Verdict) -> dict[str, object]:
-        return {
-            "device": self._loaded.backend.description,
-            "threads": self._loaded.backend.threads,
-            "native": self._loaded.library.isa,
-            "pool_bytes": self._runner.pool.num_pages * self._runner.pool.page_bytes,
-            "copies": "asynchronous" if self._copier.is_asynchronous else "synchronous",
-            "compute_bytes": self._runner.graphs.compute_bytes,
-            **self._loaded.weights.report(),
-            "exactness": asdict(verdict),
-        }
+    def _report(self, exactness: Exactness) -> EngineReport:
+        loaded, pool = self._loaded, self._runner.pool
+        return EngineReport(
+            device=loaded.backend.description,
+            threads=loaded.backend.threads,
+            native=loaded.library.isa,
+            pool_bytes=pool.num_pages * pool.page_bytes,
+            copies="asynchronous" if self._copier.is_asynchronous else "synchronous",
+            compute_bytes=self._runner.compute_bytes,
+            linear_weights=loaded.weights.kinds,
+            repacked_bytes=loaded.weights.repacked_bytes,
+            column_granularity=loaded.weights.granularity,
+            exactness=exactness,
+        )
 
 
 def load_engine(
@@ -166,10 +171,11 @@ def load_engine(
     with ExitStack() as stack:
         folder = stack.enter_context(closing(OwnFolder(disk_dir))) if disk_dir else None
         loaded = stack.enter_context(closing(LoadedModel(model_path, threads)))
-        limits = Limits(loaded.model.num_vocab, num_pages, max_step_tokens, max_seqs)
+        num_vocab = loaded.model.description.num_vocab
+        limits = Limits(num_vocab, num_pages, max_step_tokens, max_seqs)
         cache = FactCache(cache_dir)
         root = fingerprint(model_sha256(loaded.file, cache), loaded.library)
-        verdict = prove(loaded, limits, probe_s, cache, root.hex())
-        engine = GgmlEngine(loaded, limits, poison, root, verdict, folder, async_copies)
+        exactness = prove(loaded, limits, probe_s, cache, root.hex())
+        engine = GgmlEngine(loaded, limits, poison, root, exactness, folder, async_copies)
         stack.pop_all()
         return engine

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 import ggml
 import numpy as np
 
-from kvalet.engine.ggml.attention import PagedAttention
+from kvalet.engine.ggml.attention import Attention
 from kvalet.engine.ggml.backend import Backend, Context, Handle, Tensor, read, write
 from kvalet.engine.ggml.batch import Batch, Int32Array
 from kvalet.engine.ggml.builder import Builder
@@ -49,7 +49,7 @@ class Graphs:
         self,
         backend: Backend,
         build: Build,
-        attention: PagedAttention,
+        attention: Attention,
         batch: Batch,
         granularity: int,
     ) -> None:

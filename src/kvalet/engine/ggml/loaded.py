@@ -4,8 +4,10 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from kvalet.engine import native
-from kvalet.engine.ggml.architectures import load_architecture
+from kvalet.engine.ggml.architectures import describe
+from kvalet.engine.ggml.architectures.decoder import Decoder
 from kvalet.engine.ggml.backend import Backend
+from kvalet.engine.ggml.model import Model
 from kvalet.engine.ggml.weights import Weights
 from kvalet.model.gguf import GGUFFile
 
@@ -18,7 +20,7 @@ class LoadedModel:
             self.backend = stack.enter_context(Backend(threads))
             self.library = native.load()
             self.weights = stack.enter_context(closing(Weights(self.file, self.backend)))
-            self.model = load_architecture(self.file, self.weights)
+            self.model: Model = Decoder(describe(self.file), self.weights)
             self._resources = stack.pop_all()
         if self.weights.repacked_bytes:
             self.file.drop_resident()  # most of what was read is in memory a second time

@@ -6,60 +6,39 @@ that reads it cannot go unnoticed.
 """
 
 import ctypes
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 
 import numpy as np
 
 from kvalet.core.plan import PAGE_CELLS, PageCopy, PageId
 from kvalet.engine import native
 from kvalet.engine.ggml.backend import Backend
+from kvalet.engine.ggml.planes import Plane
 from kvalet.errors import EngineError
-
-CELL_VALUE_BYTES: Final = 2  # f16
-
-
-@dataclass(frozen=True, slots=True)
-class KVShape:
-    num_layers: int
-    num_kv_heads: int
-    head_dim: int
-
-    @property
-    def page_bytes(self) -> int:
-        """K and V of all layers of a page's cells."""
-        values = self.num_layers * 2 * self.num_kv_heads * self.head_dim
-        return values * PAGE_CELLS * CELL_VALUE_BYTES
 
 
 class PagePool:
-    """`num_pages` pages in the device's memory, in the layout of native/kvalet.h."""
+    """`num_pages` pages in the device's memory, each of them its planes one after the other, in the
+    layout of native/kvalet.h. `layouts` tells the kernels where each plane lies."""
 
     def __init__(
         self,
         backend: Backend,
         library: native.NativeLibrary,
-        shape: KVShape,
+        planes: Sequence[Plane],
         num_pages: int,
         poison: bool,
     ) -> None:
-        self.shape = shape
         self.num_pages = num_pages
-        self.page_bytes = shape.page_bytes
+        self.page_bytes = sum(plane.page_bytes for plane in planes)
+        self._planes = planes
         self._library = library
         self._poison = poison
-        self._buffer = backend.allocate(num_pages * shape.page_bytes)
-        self.layout = native.Pool(
-            self._buffer.base,
-            shape.page_bytes,
-            num_pages,
-            shape.num_layers,
-            shape.num_kv_heads,
-            shape.head_dim,
-        )
+        self._buffer = backend.allocate(num_pages * self.page_bytes)
+        self.layouts = tuple(self._layouts())
         if poison:
-            library.fill_nan(self._buffer.base, num_pages * shape.page_bytes)
+            library.fill_nan(self._buffer.base, num_pages * self.page_bytes)
 
     def address(self, page: PageId) -> int:
         if not 0 <= page < self.num_pages:
@@ -76,12 +55,10 @@ class PagePool:
 
     def cells(self, page: PageId, count: int) -> bytes:
         """What the first `count` cells of a page hold, of all layers."""
-        shape = self.shape
         values = np.frombuffer(ctypes.string_at(self.address(page), self.page_bytes), np.uint16)
-        values = values.reshape(shape.num_layers, 2, shape.num_kv_heads, -1)
-        keys = values[:, 0].reshape(-1, PAGE_CELLS)[:, :count]
-        cells = values[:, 1].reshape(-1, PAGE_CELLS, shape.head_dim)[:, :count]
-        return keys.tobytes() + cells.tobytes()
+        ends = accumulate(plane.page_bytes // values.itemsize for plane in self._planes)
+        parts = np.split(values, list(ends)[:-1])
+        return b"".join(map(_cells, parts, self._planes, [count] * len(parts)))
 
     def forget(self, pages: Iterable[PageId]) -> None:
         """Nobody needs what these pages hold."""
@@ -98,3 +75,24 @@ class PagePool:
 
     def close(self) -> None:
         self._buffer.close()
+
+    def _layouts(self) -> Iterator[native.Pool]:
+        base = self._buffer.base
+        for plane in self._planes:
+            yield native.Pool(
+                base,
+                self.page_bytes,
+                self.num_pages,
+                plane.num_layers,
+                plane.num_kv_heads,
+                plane.head_dim,
+            )
+            base += plane.page_bytes
+
+
+def _cells(values: np.ndarray, plane: Plane, count: int) -> bytes:
+    """Of one plane of a page."""
+    values = values.reshape(plane.num_layers, 2, plane.num_kv_heads, -1)
+    keys = values[:, 0].reshape(-1, PAGE_CELLS)[:, :count]
+    cells = values[:, 1].reshape(-1, PAGE_CELLS, plane.head_dim)[:, :count]
+    return keys.tobytes() + cells.tobytes()

@@ -10,11 +10,12 @@ import logging
 import time
 from collections.abc import Collection
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from kvalet.core.plan import PAGE_CELLS, Draw, Grant, PageId, Phase, SeqId, pages_for
 from kvalet.core.request import SamplingParams
+from kvalet.engine.base import Exactness
 from kvalet.engine.ggml.batch import Limits
 from kvalet.engine.ggml.cache import FactCache
 from kvalet.engine.ggml.graphs import bucket
@@ -31,7 +32,8 @@ Table: TypeAlias = tuple[PageId, ...]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A step of `num_rows` rows: all of one sequence, or each the draw of a sequence of its own."""
+    """A step of `num_rows` rows: all of one sequence, or each the draw of a sequence of its own. So
+    its name is a width in tokens, or in rows that reach the output layer."""
 
     num_rows: int
     is_one_sequence: bool
@@ -39,16 +41,6 @@ class Trial:
     @property
     def name(self) -> str:
         return f"{self.num_rows} {'tokens' if self.is_one_sequence else 'outputs'}"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Names of trials, by what came of them: widths of a step in tokens, and in rows that reach
-    the output layer."""
-
-    same: list[str] = field(default_factory=list[str])
-    differ: list[str] = field(default_factory=list[str])
-    unproven: list[str] = field(default_factory=list[str])
 
 
 class CutModel:
@@ -69,9 +61,7 @@ class CutModel:
 
     def run(self, grants: list[Grant]) -> list[bytes]:
         """Digests of the logits of the grants' last rows."""
-        self._runner.batch.fill(grants)
-        self._runner.graphs.run()
-        return [_digest(row.tobytes()) for row in self._runner.graphs.logits[: len(grants)]]
+        return [_digest(row.tobytes()) for row in self._runner.run(grants).logits]
 
     def cells(self, table: Table, count: int) -> list[bytes]:
         """What the first `count` cells hold, page by page."""
@@ -111,38 +101,39 @@ class Reference:
 
 def prove(
     loaded: LoadedModel, limits: Limits, budget_s: float, cache: FactCache, *key: object
-) -> Verdict:
+) -> Exactness:
     """Probe within a budget of seconds, going on from what the cache holds under `key`, which says
     all that the bits depend on."""
     key = ("exactness", loaded.backend.description, loaded.backend.threads, *key)
     known = cache.get(*key)
     with closing(CutModel(loaded, limits)) as model:
-        verdict = probe(model, budget_s, known if isinstance(known, list) else ())
-    cache.put(verdict.same, *key)
-    if verdict.differ:
+        found = probe(model, budget_s, known if isinstance(known, list) else ())
+    cache.put(found.same, *key)
+    if found.differ:
         logger.warning(
             "this machine computes other bits in steps of %s: batching can change text",
-            ", ".join(verdict.differ),
+            ", ".join(found.differ),
         )
-    return verdict
+    return found
 
 
-def probe(model: CutModel, budget_s: float, known: Collection[str] = ()) -> Verdict:
+def probe(model: CutModel, budget_s: float, known: Collection[str] = ()) -> Exactness:
     """Try all widths, the cheapest first, until the budget is spent; what is `known` to be the same
     is not tried again."""
-    verdict, reference = Verdict(), Reference(model)
+    reference = Reference(model)
+    same, differ, unproven = list[str](), list[str](), list[str]()
     deadline, row_s = time.perf_counter() + budget_s, 0.0
     for trial in _trials(model):
         start = time.perf_counter()
         if trial.name in known:
-            verdict.same.append(trial.name)
+            same.append(trial.name)
         elif start + trial.num_rows * row_s > deadline:
-            verdict.unproven.append(trial.name)
+            unproven.append(trial.name)
         else:
             is_same = _is_same(model, reference, trial)
-            (verdict.same if is_same else verdict.differ).append(trial.name)
+            (same if is_same else differ).append(trial.name)
             row_s = (time.perf_counter() - start) / trial.num_rows
-    return verdict
+    return Exactness(tuple(same), tuple(differ), tuple(unproven))
 
 
 def _trials(model: CutModel) -> list[Trial]:

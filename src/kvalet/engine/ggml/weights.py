@@ -1,7 +1,7 @@
 """The model's tensors as ggml sees them: in the mapped file, or repacked into memory for speed.
 
 Owns the buffers; the map is the file's and outlives them. Knows no architecture: it is asked for
-tensors by name and shape. Which linear weights are repacked is a table, never a measurement, as a
+what a table of needs lists. Which linear weights are repacked is a table, never a measurement, as a
 repacked weight gives other bits than a plain one (ADR 0003).
 """
 
@@ -13,6 +13,7 @@ from typing import Final
 
 import ggml
 
+from kvalet.engine.ggml.architectures.tensors import Need, Needs, Use, find
 from kvalet.engine.ggml.backend import Backend, Buffer, Context, Tensor
 from kvalet.errors import ModelFileError
 from kvalet.model.gguf import GGUFFile, TensorInfo
@@ -26,11 +27,9 @@ ARM_GRANULARITY: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """A linear layer: x [num_in, columns] -> [num_out, columns]."""
-
-    weight: Tensor
-    bias: Tensor | None
+class Weight:
+    tensor: Tensor
+    bias: Tensor | None = None
 
 
 class Weights:
@@ -45,49 +44,43 @@ class Weights:
         self._in_map: dict[str, Tensor] = {}
         self._kinds: Counter[str] = Counter()
 
-    def has(self, name: str) -> bool:
-        return name in self._file.tensors
-
-    def table(self, name: str, num_columns: int, num_rows: int) -> Tensor:
-        """A matrix whose rows are looked up, where it lies in the file. Like its siblings, raises
-        ModelFileError if it is missing, of another shape, or of a type that cannot be used so."""
-        info = self._checked(name, (num_columns, num_rows))
-        self._require_computable(info)
-        return self._mapped(info)
-
-    def vector(self, name: str, size: int) -> Tensor:
-        """Norms, biases, factors: f32."""
-        info = self._checked(name, (size,))
-        if info.type_name != "f32":
-            raise ModelFileError(f"{self._file.path}: tensor {name!r} is not f32")
-        return self._mapped(info)
-
-    def linear(self, name: str, num_in: int, num_out: int) -> Linear:
-        """`name`.weight, repacked where that is faster and a column keeps its bits, with
-        `name`.bias if there is one."""
-        info = self._checked(f"{name}.weight", (num_in, num_out))
-        has_bias = self.has(f"{name}.bias")
-        bias = self.vector(f"{name}.bias", num_out) if has_bias else None
-        return Linear(self._multiplied(info), bias)
+    def load(self, needs: Needs) -> dict[str, Weight]:
+        """By the keys of `needs`. Raises ModelFileError for what is missing, of another shape, or
+        of a type that cannot be used so."""
+        return {key: self._load(need) for key, need in needs.items()}
 
     @property
     def repacked_bytes(self) -> int:
         return sum(buffer.num_bytes for buffer in self._repacked_buffers)
 
-    def report(self) -> dict[str, object]:
-        return {
-            "linear_weights": dict(sorted(self._kinds.items())),
-            "repacked_bytes": self.repacked_bytes,
-            "column_granularity": self.granularity,
-        }
+    @property
+    def kinds(self) -> dict[str, int]:
+        """How many linear weights there are of each type."""
+        return dict(sorted(self._kinds.items()))
 
     def close(self) -> None:
         for buffer in (*self._repacked_buffers, self._map):
             buffer.close()
         self._context.close()
 
+    def _load(self, need: Need) -> Weight:
+        info = find(self._file, need)
+        match need.use:
+            case Use.VECTOR:
+                return Weight(self._mapped(info))
+            case Use.ROWS:
+                self._require_computable(info)
+                return Weight(self._mapped(info))
+            case Use.LINEAR:
+                self._require_computable(info)
+                return Weight(self._multiplied(info), self._bias(need.bias))
+
+    def _bias(self, need: Need) -> Tensor | None:
+        has_bias = need.tensor_name in self._file.tensors
+        return self._mapped(find(self._file, need)) if has_bias else None
+
     def _multiplied(self, info: TensorInfo) -> Tensor:
-        self._require_computable(info)
+        """Repacked where that is faster and a column keeps its bits."""
         granularity = self._repacked_granularity(info)
         if not granularity:
             self._kinds[info.type_name] += 1
@@ -129,16 +122,6 @@ class Weights:
         source = ctypes.c_void_p(self._file.address(info))
         ggml.ggml_backend_tensor_set(tensor, source, 0, info.num_bytes)
         return tensor
-
-    def _checked(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
-        info = self._file.tensors.get(name)
-        if info is None:
-            raise ModelFileError(f"{self._file.path}: the tensor {name!r} is missing")
-        if info.shape != shape:
-            raise ModelFileError(
-                f"{self._file.path}: tensor {name!r} has the shape {info.shape}, expected {shape}"
-            )
-        return info
 
 
 def _map_buffer(file: GGUFFile, backend: Backend) -> Buffer:

@@ -1,21 +1,25 @@
 """The architectures the engine can compute, by the name a model file gives itself."""
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
-from kvalet.engine.ggml.architectures.llama import Llama
-from kvalet.engine.ggml.weights import Weights
+from kvalet.engine.ggml.architectures import llama
+from kvalet.engine.ggml.architectures.description import ModelDescription
 from kvalet.errors import ModelFileError
 from kvalet.model.gguf import GGUFFile
 
-ARCHITECTURES: Final = {"llama": Llama}
+Describe: TypeAlias = Callable[[GGUFFile], ModelDescription]
+
+ARCHITECTURES: Final[Mapping[str, Describe]] = {"llama": llama.describe}
 
 
-def load_architecture(file: GGUFFile, weights: Weights) -> Llama:
-    """Raises ModelFileError naming an architecture that is not supported, and those that are."""
+def describe(file: GGUFFile) -> ModelDescription:
+    """Raises ModelFileError for what is missing or not supported; an architecture that is not is
+    named, with those that are."""
     name = file.text("general.architecture")
     if name not in ARCHITECTURES:
         raise ModelFileError(
             f"{file.path}: the architecture {name!r} is not supported "
             f"(supported: {', '.join(sorted(ARCHITECTURES))})"
         )
-    return ARCHITECTURES[name](file, weights)
+    return ARCHITECTURES[name](file)

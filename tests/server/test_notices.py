@@ -36,24 +36,24 @@ def always(seconds: float) -> Cadence:
 def test_keepalives_go_by_the_clock_and_end_with_the_pause() -> None:
     notices = Notices(1, always(2.0), now=0.0)
     assert notices.next_at() is None
-    assert notices.preempted(0, now=10.0) == PARKED
+    assert notices.preempted(0, now=10.0) == "preempted"
     assert notices.next_at() == 12.0
-    assert notices.due(11.99) == b""
-    assert notices.due(12.0) == KEEPALIVE
-    assert notices.due(12.1) == b""
+    assert notices.due(11.99) == []
+    assert notices.due(12.0) == ["preempt-keepalive"]
+    assert notices.due(12.1) == []
     assert notices.next_at() == 14.0  # not of when it was written: it does not drift
     notices.wrote(13.9)  # nor does anything else that is written put it off
-    assert notices.due(14.3) == KEEPALIVE
+    assert notices.due(14.3) == ["preempt-keepalive"]
     assert notices.next_at() == 16.0
-    assert notices.resumed(0) == RESUMED
+    assert notices.resumed(0) == "resumed"
     assert notices.next_at() is None
-    assert notices.due(100.0) == b""
+    assert notices.due(100.0) == []
 
 
 def test_a_stream_that_could_not_be_written_to_gets_no_burst() -> None:
     notices = Notices(1, always(2.0), now=0.0)
     notices.preempted(0, now=0.0)
-    assert notices.due(21.0) == KEEPALIVE
+    assert notices.due(21.0) == ["preempt-keepalive"]
     assert notices.next_at() == 23.0
 
 
@@ -61,28 +61,28 @@ def test_pings_follow_silence_that_is_no_pause() -> None:
     notices = Notices(1, Cadence(keepalive_s=2.0, ping_s=30.0), now=100.0)
     assert notices.next_at() == 130.0
     notices.wrote(120.0)
-    assert notices.due(149.9) == b""
-    assert notices.due(150.0) == PING
+    assert notices.due(149.9) == []
+    assert notices.due(150.0) == ["ping"]
     assert notices.next_at() == 180.0
     notices.preempted(0, now=151.0)
-    assert [notices.due(float(second)) for second in range(152, 200)].count(PING) == 0
+    assert [notices.due(float(second)) for second in range(152, 200)].count(["ping"]) == 0
     notices.resumed(0)
     assert notices.next_at() == 199.0 + 30.0  # its last keepalive was at 199
 
 
 def test_several_keep_their_own_time() -> None:
     notices = Notices(3, Cadence(keepalive_s=2.0, ping_s=5.0), now=0.0)
-    assert notices.preempted(0, now=0.0) == b": preempted 0\n\n"
-    assert notices.preempted(2, now=1.0) == b": preempted 2\n\n"
-    assert notices.due(2.0) == b": preempt-keepalive 0\n\n"
-    assert notices.due(3.0) == b": preempt-keepalive 2\n\n"
+    assert notices.preempted(0, now=0.0) == "preempted 0"
+    assert notices.preempted(2, now=1.0) == "preempted 2"
+    assert notices.due(2.0) == ["preempt-keepalive 0"]
+    assert notices.due(3.0) == ["preempt-keepalive 2"]
     notices.ended(0)
     assert notices.next_at() == 5.0  # 2's
-    assert notices.resumed(2) == b": resumed 2\n\n"
+    assert notices.resumed(2) == "resumed 2"
     assert notices.next_at() == 8.0  # the ping: two are silent, and not parked
     notices.ended(2)
     notices.preempted(1, now=6.0)
-    assert notices.due(7.9) == b""  # all who are left are parked
+    assert notices.due(7.9) == []  # all who are left are parked
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvalet.errors import RequestError
+from kvalet.server.dialects.body import IGNORED, REFUSED, Body
+from kvalet.server.dialects.chat import ChatBody
+from kvalet.server.dialects.completions import CompletionBody
+from kvalet.server.dialects.llamacpp import LlamaBody
 from kvalet.server.state import ServerSettings
-from kvalet.server.wire.llamacpp import NativeRequest
-from kvalet.server.wire.openai import ChatRequest, CompletionRequest
-from kvalet.server.wire.strict import HARMLESS, UNSUPPORTED, Strict
 from tests.server.edge import Edge
 from tests.server.fakes import ByteTokenizer, FakeService
 
@@ -182,9 +183,9 @@ def test_a_body_that_is_no_json_object(edge: Edge, path: str, body: bytes) -> No
 
 
 def test_what_asks_for_nothing_is_taken(edge: Edge) -> None:
-    neutral = {name: values[0] for name, values in UNSUPPORTED.items() if values}
-    harmless = dict.fromkeys(HARMLESS, "anything")
-    nulls = dict.fromkeys(UNSUPPORTED)
+    neutral = {name: values[0] for name, values in REFUSED.items() if values}
+    harmless = dict.fromkeys(IGNORED, "anything")
+    nulls = dict.fromkeys(REFUSED)
     for extra in (neutral, harmless, nulls):
         assert edge.post(COMPLETION, {"prompt": "x", **extra}).status_code == 200
 
@@ -256,11 +257,11 @@ JSON = st.recursive(
 
 
 @settings(max_examples=60, deadline=None)
-@given(data=st.data(), kind=st.sampled_from([ChatRequest, CompletionRequest, NativeRequest]))
+@given(data=st.data(), kind=st.sampled_from([ChatBody, CompletionBody, LlamaBody]))
 def test_no_json_gets_past_as_anything_but_a_request_or_a_refusal(
-    data: st.DataObject, kind: type[Strict]
+    data: st.DataObject, kind: type[Body]
 ) -> None:
-    names = st.sampled_from([*kind.model_fields, *UNSUPPORTED, "other"])
+    names = st.sampled_from([*kind.model_fields, *REFUSED, "other"])
     body = data.draw(st.dictionaries(names, JSON, max_size=5))
     with contextlib.suppress(RequestError):
         kind.parse(json.dumps(body).encode())

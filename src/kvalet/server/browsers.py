@@ -18,7 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
-from kvalet.server.errors import describe
+from kvalet.server.errors import Tell
 
 ANY_ORIGIN = "*"
 
@@ -56,7 +56,7 @@ class PageCheck(CORSMiddleware):
     """ASGI middleware. Answers 403 to pages that may not use the server, and tells browsers that
     the others may read what it says. Never with credentials: nothing here is kept in cookies."""
 
-    def __init__(self, app: ASGIApp, pages: Pages) -> None:
+    def __init__(self, app: ASGIApp, pages: Pages, tell: Tell) -> None:
         super().__init__(
             app,
             allow_origins=[ANY_ORIGIN] if ANY_ORIGIN in pages.origins else [],
@@ -65,6 +65,7 @@ class PageCheck(CORSMiddleware):
             allow_private_network=True,  # a page of the internet that was named may ask a local one
         )
         self._pages = pages
+        self._tell = tell
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,7 +73,7 @@ class PageCheck(CORSMiddleware):
         if refusal is None:
             await super().__call__(scope, receive, send)
         else:
-            await describe(HTTPException(403, refusal)).response()(scope, receive, send)
+            await self._tell(scope, HTTPException(403, refusal))(scope, receive, send)
 
     @override
     def is_allowed_origin(self, origin: str) -> bool:

@@ -1,19 +1,19 @@
-"""The one table from errors to bodies: llama.cpp's shape and types, with OpenAI's `param`.
-
-    {"error": {"code": 400, "message": "...", "type": "invalid_request_error", "param": "top_p"}}
+"""From whatever went wrong to what the client is told, in the shape of its dialect.
 
 Whoever raises gives the status; messages are never parsed. What nobody meant to raise is a 500
 that says nothing of our insides.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
 from kvalet.errors import ContextExceeded, KvaletError, Overloaded, RequestError
+from kvalet.server.dialects.error import ErrorReport, ErrorShape, error_body
 
 _HTTP_KINDS = {
     401: "authentication_error",
@@ -23,50 +23,39 @@ _HTTP_KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorReply:
-    """An error as clients see it."""
-
-    status: int
-    error: dict[str, object]
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    def response(self) -> Response:
-        body = orjson.dumps({"error": self.error})
-        return Response(body, self.status, self.headers, media_type="application/json")
+Tell: TypeAlias = Callable[[Scope, Exception], Response]  # the answer to a request that failed
 
 
-def describe(error: Exception) -> ErrorReply:
-    """What to tell the client about `error`."""
+def report_of(error: Exception) -> ErrorReport:
     match error:
         case ContextExceeded():
-            extra = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
-            return _reply(error.status, error.kind, str(error), error.field, extra)
+            details = {"n_prompt_tokens": error.n_prompt_tokens, "n_ctx": error.n_ctx}
+            return ErrorReport(error.status, error.kind, str(error), error.field, details)
         case RequestError():
-            return _reply(error.status, error.kind, str(error), error.field)
+            return ErrorReport(error.status, error.kind, str(error), error.field)
         case Overloaded():
-            reply = _reply(error.status, error.kind, str(error))
-            return ErrorReply(reply.status, reply.error, {"Retry-After": str(error.retry_after_s)})
+            headers = {"Retry-After": str(error.retry_after_s)}
+            return ErrorReport(error.status, error.kind, str(error), headers=headers)
         case KvaletError():
-            return _reply(error.status, error.kind, str(error))
+            return ErrorReport(error.status, error.kind, str(error))
         case HTTPException():
-            return _from_http(error)
+            kind = _HTTP_KINDS.get(error.status_code, "invalid_request_error")
+            headers = dict(error.headers or {})
+            return ErrorReport(error.status_code, kind, error.detail, headers=headers)
         case _:
-            return _reply(500, "server_error", "internal error; the server's log has the details")
+            message = "internal error; the server's log has the details"
+            return ErrorReport(500, "server_error", message)
 
 
-def _reply(
-    status: int,
-    kind: str,
-    message: str,
-    param: str | None = None,
-    extra: Mapping[str, object] | None = None,
-) -> ErrorReply:
-    body = {"code": status, "message": message, "type": kind, "param": param, **(extra or {})}
-    return ErrorReply(status, body)
+def error_response(report: ErrorReport, shape: ErrorShape = error_body) -> Response:
+    body = orjson.dumps(shape(report))
+    return Response(body, report.status, report.headers, media_type="application/json")
 
 
-def _from_http(error: HTTPException) -> ErrorReply:
-    kind = _HTTP_KINDS.get(error.status_code, "invalid_request_error")
-    reply = _reply(error.status_code, kind, error.detail)
-    return ErrorReply(reply.status, reply.error, error.headers or {})
+def teller(shapes: Mapping[str, ErrorShape]) -> Tell:
+    """Tells of errors in the shape that belongs to a request's path, elsewhere in llama.cpp's."""
+
+    def tell(scope: Scope, error: Exception) -> Response:
+        return error_response(report_of(error), shapes.get(scope["path"], error_body))
+
+    return tell

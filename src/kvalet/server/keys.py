@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kvalet.server.errors import describe
+from kvalet.server.errors import Tell
 
 PUBLIC = frozenset({"/", "/health", "/v1/health", "/models", "/v1/models"})
 
@@ -15,15 +15,17 @@ PUBLIC = frozenset({"/", "/health", "/v1/health", "/models", "/v1/models"})
 class KeyCheck:
     """ASGI middleware. Answers 401 unless the request carries one of `keys`."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], tell: Tell) -> None:
         self._app = app
+        self._tell = tell
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in PUBLIC or self._allows(Headers(scope=scope)):
             await self._app(scope, receive, send)
         else:
-            await describe(HTTPException(401, "Invalid API Key")).response()(scope, receive, send)
+            refused = self._tell(scope, HTTPException(401, "Invalid API Key"))
+            await refused(scope, receive, send)
 
     def _allows(self, headers: Headers) -> bool:
         given = headers.get("authorization") or headers.get("x-api-key") or ""

@@ -5,7 +5,7 @@
     : ping               when nothing else was written for long
 
 Where a request has several sequences, the first three end with the index of theirs. Has no clock:
-it is told the time, in seconds.
+it is told the time, in seconds. Knows the words, not how a stream writes them.
 """
 
 from dataclasses import dataclass
@@ -37,13 +37,13 @@ class Notices:
         self._away: dict[int, float] = {}  # when each one's next keepalive is due
         self._silent_since = now
 
-    def preempted(self, index: int, now: float) -> bytes:
+    def preempted(self, index: int, now: float) -> str:
         self._away[index] = now + self._cadence.keepalive_s
-        return self._comment("preempted", index)
+        return self._words("preempted", index)
 
-    def resumed(self, index: int) -> bytes:
+    def resumed(self, index: int) -> str:
         self._away.pop(index, None)
-        return self._comment("resumed", index)
+        return self._words("resumed", index)
 
     def ended(self, index: int) -> None:
         self._away.pop(index, None)
@@ -60,17 +60,17 @@ class Notices:
             times.append(ping_at)
         return min(times, default=None)
 
-    def due(self, now: float) -> bytes:
+    def due(self, now: float) -> list[str]:
         """What has to be written now; it counts as written."""
         late = [index for index, due_at in self._away.items() if now >= due_at]
         for index in late:
             self._away[index] += self._cadence.keepalive_s
             if self._away[index] <= now:  # nothing could be written for long: no burst
                 self._away[index] = now + self._cadence.keepalive_s
-        written = b"".join([self._comment("preempt-keepalive", index) for index in late])
+        written = [self._words("preempt-keepalive", index) for index in late]
         ping_at = self._ping_at()
         if not written and ping_at is not None and now >= ping_at:
-            written = b": ping\n\n"
+            written = ["ping"]
         if written:
             self._silent_since = now
         return written
@@ -81,5 +81,5 @@ class Notices:
             return None
         return self._silent_since + self._cadence.ping_s
 
-    def _comment(self, word: str, index: int) -> bytes:
-        return f": {word} {index}\n\n".encode() if self._has_several else f": {word}\n\n".encode()
+    def _words(self, word: str, index: int) -> str:
+        return f"{word} {index}" if self._has_several else word

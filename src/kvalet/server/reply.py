@@ -1,4 +1,4 @@
-"""From a request's events to an HTTP response: a stream of server-sent events, or one body.
+"""From a request's events to an HTTP response: a stream, or one body, as its dialect writes it.
 
 A stream's headers wait for its first event, so that what fails before it is a proper error. After
 the first byte an error is an event of its own and ends the stream.
@@ -12,24 +12,21 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from kvalet.runtime.messages import Delta, Event, Failed, Finished, Preempted, Resumed, TokenInfo
-from kvalet.server.answers.answer import Answer, Choice, sse_data
-from kvalet.server.errors import describe
+from kvalet.server.dialects.dialect import Answer, Choice
+from kvalet.server.errors import Tell, report_of
 from kvalet.server.handle import Arrival, ClientGone, RequestHandle
 from kvalet.server.notices import Cadence, Notices
 
-_SSE_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
 
-
-class EventStream(Response):
+class StreamedReply(Response):
     """Streams a request's answer. An ASGI application of its own: per event it costs one `send`."""
 
-    def __init__(self, handle: RequestHandle, answer: Answer, cadence: Cadence) -> None:
+    def __init__(self, handle: RequestHandle, answer: Answer, cadence: Cadence, tell: Tell) -> None:
+        """`tell`: of an error that comes before anything else."""
         self._handle = handle
         self._answer = answer
+        self._comment = answer.framing.comment
+        self._tell = tell
         self._now = asyncio.get_running_loop().time
         self._notices = Notices(handle.num_sequences, cadence, self._now())
         self._unfinished = handle.num_sequences
@@ -41,16 +38,22 @@ class EventStream(Response):
             async with self._handle.attended(receive):
                 arrived = await self._handle.take(self._notices.next_at())
                 if (refusal := _refusal(arrived)) is not None:
-                    await describe(refusal).response()(scope, receive, send)
+                    await self._tell(scope, refusal)(scope, receive, send)
                 else:
                     await self._stream(arrived, send)
         except ClientGone:
             pass
 
     async def _stream(self, arrived: list[Arrival], send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": _SSE_HEADERS})
+        headers = [
+            (b"content-type", self._answer.framing.media_type.encode()),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        opening = self._answer.begin()
         while True:
-            body = self._body(arrived, self._now())
+            body, opening = opening + self._body(arrived, self._now()), b""
             more = self._unfinished > 0
             if body or not more:
                 await send({"type": "http.response.body", "body": body, "more_body": more})
@@ -65,7 +68,7 @@ class EventStream(Response):
             return body
         if body:
             self._notices.wrote(now)
-        return body + self._notices.due(now)
+        return body + b"".join(map(self._comment, self._notices.due(now)))
 
     def _written(self, index: int, event: Event, now: float) -> bytes:
         if not self._unfinished:
@@ -76,12 +79,12 @@ class EventStream(Response):
             case Finished():
                 return self._close(index, event)
             case Preempted():
-                return self._notices.preempted(index, now)
+                return self._comment(self._notices.preempted(index, now))
             case Resumed():
-                return self._notices.resumed(index)
+                return self._comment(self._notices.resumed(index))
             case Failed():
                 self._unfinished = 0
-                return sse_data({"error": describe(event.error).error})
+                return self._answer.error(report_of(event.error))
 
     def _close(self, index: int, finished: Finished) -> bytes:
         self._unfinished -= 1

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from kvalet.errors import Overloaded
+from kvalet.server.dialects.dialect import Defaults, Job
 from kvalet.server.handle import RequestHandle
-from kvalet.server.jobs import Defaults, Job
 from kvalet.server.model import ServedModel
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ class AppState:
             work.cancel()
 
     def submit(self, job: Job) -> RequestHandle:
-        handle = RequestHandle(self.serving.service, job.generations)
+        handle = RequestHandle(self.serving.service, job.requests)
         self._handles.add(handle)
         return handle
 

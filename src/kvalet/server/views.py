@@ -5,7 +5,7 @@ from dataclasses import asdict
 from kvalet import __version__
 from kvalet.core.request import SamplingParams
 from kvalet.runtime.messages import SlotView
-from kvalet.server.answers.native import generation_settings
+from kvalet.server.dialects.llamacpp import generation_settings
 from kvalet.server.model import ServedModel
 
 _OURS = (

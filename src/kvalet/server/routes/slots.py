@@ -6,9 +6,10 @@ A client names a state file, never a path: whatever it says stays inside `--slot
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import orjson
+from pydantic import AfterValidator, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,13 +18,39 @@ from starlette.routing import Route
 from kvalet.engine.host.statefile import read_header
 from kvalet.errors import NotFound, RequestError, StateFileError
 from kvalet.server.body import read_body
+from kvalet.server.dialects.body import Body
 from kvalet.server.model import ServedModel
+from kvalet.server.routes.filename import check_file_name
 from kvalet.server.state import AppState
 from kvalet.server.views import slot_view
 from kvalet.server.waiting import answered
-from kvalet.server.wire.llamacpp import ParkRequest, RestoreRequest, SaveRequest, SlotRequest
 
 COPY_TIMEOUT_S = 600.0  # gigabytes to or from a slow disk
+
+Timeout = Annotated[float, Field(gt=0, le=1e9)]  # seconds
+FileName = Annotated[str, AfterValidator(check_file_name)]
+
+
+class SlotBody(Body):
+    """POST /slots/{id_slot}?action=erase; the body may be empty."""
+
+    id: str | None = None  # of the response whose slot it is thought to be
+
+
+class ParkBody(SlotBody):
+    """action=park and action=resume; the body may be empty."""
+
+    timeout: Timeout | None = None
+
+
+class SaveBody(SlotBody):
+    filename: FileName
+
+
+class RestoreBody(Body):
+    filename: FileName
+    timeout: Timeout | None = None  # as of a park
+
 
 Action: TypeAlias = Callable[[AppState, int, bytes], Awaitable[object]]
 
@@ -41,7 +68,7 @@ def routes(state: AppState) -> list[Route]:
 
 
 async def _park(state: AppState, slot: int, body: bytes) -> object:
-    asked, service = ParkRequest.parse(body), state.serving.service
+    asked, service = ParkBody.parse(body), state.serving.service
     timeout_s = asked.timeout or state.settings.park_timeout_s
     seen = await answered(service.park(slot, timeout_s, asked.id))
     return slot_view(seen, service.n_ctx)
@@ -49,12 +76,12 @@ async def _park(state: AppState, slot: int, body: bytes) -> object:
 
 async def _resume(state: AppState, slot: int, body: bytes) -> object:
     """In a drain too: a parked chat may come to its end then, as running ones do."""
-    asked, service = ParkRequest.parse(body), state.model.service
+    asked, service = ParkBody.parse(body), state.model.service
     return slot_view(await answered(service.resume(slot, asked.id)), service.n_ctx)
 
 
 async def _save(state: AppState, slot: int, body: bytes) -> object:
-    folder, asked, service = _folder(state), SaveRequest.parse(body), state.serving.service
+    folder, asked, service = _folder(state), SaveBody.parse(body), state.serving.service
     path = await state.work_on_file(lambda: _place(folder, asked.filename))
     saving = service.save(slot, str(path), asked.id)
     done = await answered(saving, COPY_TIMEOUT_S)
@@ -68,7 +95,7 @@ async def _save(state: AppState, slot: int, body: bytes) -> object:
 
 
 async def _restore(state: AppState, slot: int, body: bytes) -> object:
-    folder, asked, model = _folder(state), RestoreRequest.parse(body), state.serving
+    folder, asked, model = _folder(state), RestoreBody.parse(body), state.serving
     path, tokens = await state.work_on_file(lambda: _saved(folder, asked.filename, model))
     timeout_s = asked.timeout or state.settings.park_timeout_s
     restoring = model.service.restore(slot, str(path), tokens, timeout_s)
@@ -83,7 +110,7 @@ async def _restore(state: AppState, slot: int, body: bytes) -> object:
 
 
 async def _erase(state: AppState, slot: int, body: bytes) -> object:
-    asked, service = SlotRequest.parse(body), state.serving.service
+    asked, service = SlotBody.parse(body), state.serving.service
     done = await answered(service.erase(slot, asked.id))
     return {"id_slot": done.slot, "n_erased": done.num_tokens}
 

@@ -1,16 +1,31 @@
 """The endpoints that only handle text: tokenize, detokenize, apply-template."""
 
+from typing import Annotated
+
 import orjson
+from pydantic import Field, PlainValidator
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from kvalet.model.tokenizer import Tokenizer
 from kvalet.server.body import read_body
-from kvalet.server.prompts import checked_id, encode_parts, render_chat
+from kvalet.server.dialects.body import Body
+from kvalet.server.dialects.conversation import ApplyTemplateBody
+from kvalet.server.dialects.encoding import checked_id, encode_parts, render_chat
+from kvalet.server.dialects.prompt import Prompt, parse_prompt
 from kvalet.server.state import AppState
-from kvalet.server.wire.llamacpp import DetokenizeRequest, TokenizeRequest
-from kvalet.server.wire.openai import TemplateRequest
+
+
+class TokenizeBody(Body):
+    content: Annotated[Prompt, PlainValidator(parse_prompt)]
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class DetokenizeBody(Body):
+    tokens: list[Annotated[int, Field(ge=0)]]
 
 
 def routes(state: AppState) -> list[Route]:
@@ -27,7 +42,7 @@ def routes(state: AppState) -> list[Route]:
     async def apply_template(request: Request) -> Response:
         model = state.serving
         body = await read_body(request, state.settings.max_body_bytes)
-        prompt = await state.work(lambda: render_chat(model, TemplateRequest.parse(body)))
+        prompt = await state.work(lambda: render_chat(model, ApplyTemplateBody.parse(body)))
         return _json({"prompt": prompt})
 
     return [
@@ -42,7 +57,7 @@ def _json(body: object) -> Response:
 
 
 def _tokenized(tokenizer: Tokenizer, body: bytes) -> object:
-    request = TokenizeRequest.parse(body)
+    request = TokenizeBody.parse(body)
     ids = encode_parts(
         tokenizer,
         request.content,
@@ -65,6 +80,6 @@ def _piece(tokenizer: Tokenizer, token: int) -> str | list[int]:
 
 
 def _detokenized(tokenizer: Tokenizer, body: bytes) -> object:
-    tokens = DetokenizeRequest.parse(body).tokens
+    tokens = DetokenizeBody.parse(body).tokens
     ids = [checked_id(tokenizer, token, "tokens") for token in tokens]
     return {"content": tokenizer.decode(ids, special=True)}

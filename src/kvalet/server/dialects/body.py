@@ -1,13 +1,13 @@
-"""Strict request bodies: every field is served, or refused with a 400 that names it.
+"""Request bodies: every field is served, ignored because it changes nothing, or refused by name.
 
-A null means the field was not given, as in llama.cpp's server. `HARMLESS` fields cannot change an
-answer of ours and are taken; `UNSUPPORTED` ones are taken with a value that asks for nothing and
-refused with any other. Any further name is refused as unknown.
+A null means that the field was not given, as in llama.cpp's server. What is `ignored` cannot change
+an answer of ours; what is `refused` is taken with a value that asks for nothing, and answered with
+a 400 that names it with any other. So is any further name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Self
+from typing import ClassVar, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from kvalet.errors import RequestError
 
 # What OpenAI's and llama.cpp's clients send without meaning to change the text.
-HARMLESS = frozenset(
+IGNORED = frozenset(
     {
         # OpenAI: bookkeeping of its own platform
         "user", "metadata", "service_tier", "safety_identifier", "parallel_tool_calls",
         "prompt_cache_key", "prompt_cache_retention", "include_obfuscation",
-        # llama.cpp: parameters of samplers whose switch is in UNSUPPORTED, or of speed alone
+        # llama.cpp: parameters of samplers whose switch is in REFUSED, or of speed alone
         "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
         "mirostat_tau", "mirostat_eta", "xtc_threshold", "dynatemp_exponent", "adaptive_decay",
         "backend_sampling", "n_cache_reuse", "speculative.n_max", "speculative.n_min",
@@ -39,7 +39,7 @@ _FALSE: tuple[object, ...] = (False,)
 _ZERO: tuple[object, ...] = (0,)
 
 # Field: the values that ask for nothing.
-UNSUPPORTED: Mapping[str, tuple[object, ...]] = MappingProxyType(
+REFUSED: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         # OpenAI
         "suffix": ("",),
@@ -91,8 +91,12 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = MappingProxyType(
 )
 
 
-class Strict(BaseModel):
-    """An object of a request body."""
+class Body(BaseModel):
+    """A JSON object that a client sends: its fields are those that work. What else it may hold is
+    what clients of OpenAI and of llama.cpp send, to whichever of their endpoints."""
+
+    ignored: ClassVar[frozenset[str]] = IGNORED
+    refused: ClassVar[Mapping[str, tuple[object, ...]]] = REFUSED
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -105,32 +109,32 @@ class Strict(BaseModel):
 
     @classmethod
     def _asks(cls, name: str, value: object) -> bool:
-        if value is None or name in HARMLESS:
+        if value is None or name in cls.ignored:
             return False
         if name in cls.model_fields:
             return True
-        return value not in UNSUPPORTED.get(name, ())
+        return value not in cls.refused.get(name, ())
 
     @classmethod
-    def parse(cls, body: bytes) -> Self:
+    def parse(cls, raw: bytes) -> Self:
         """Raises RequestError, naming the first field that is wrong."""
         try:
-            raw = orjson.loads(body)
+            given = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
             raise RequestError(f"the body is not valid JSON: {error}") from None
-        if not isinstance(raw, dict):
+        if not isinstance(given, dict):
             raise RequestError("the body must be a JSON object")
         try:
-            return cls.model_validate(raw)
+            return cls.model_validate(given)
         except ValidationError as error:
-            raise _first_fault(error) from None
+            raise _first_fault(error, cls.refused) from None
 
 
-def _first_fault(error: ValidationError) -> RequestError:
+def _first_fault(error: ValidationError, refused: Collection[str]) -> RequestError:
     fault = error.errors(include_url=False, include_input=False)[0]
     field = _path(fault["loc"])
     match fault["type"]:
-        case "extra_forbidden" if fault["loc"][-1] in UNSUPPORTED:
+        case "extra_forbidden" if fault["loc"][-1] in refused:
             message = f"'{field}' is not supported with this value"
         case "extra_forbidden":
             message = f"'{field}' is not a known field"

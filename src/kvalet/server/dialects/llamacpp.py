@@ -1,11 +1,21 @@
 """/completion: llama.cpp's own dialect, streamed in objects of the same form, without [DONE]."""
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import PlainValidator
 
 from kvalet.core.plan import FinishReason
 from kvalet.core.request import Request, SamplingParams
 from kvalet.runtime.messages import Delta, Finished, TokenInfo
-from kvalet.server.answers.answer import Choice, Head, sse_data, timings, token_probs
+from kvalet.server.dialects.dialect import Choice, Defaults, Job
+from kvalet.server.dialects.error import ErrorReport, error_body
+from kvalet.server.dialects.figures import timings
+from kvalet.server.dialects.framing import SERVER_SENT_EVENTS, sse_event
+from kvalet.server.dialects.generation import GenerationBody, NumProbs, spread
+from kvalet.server.dialects.head import Head
+from kvalet.server.dialects.logprobs import token_probs
+from kvalet.server.dialects.prompt import Prompt, parse_prompts
 from kvalet.server.model import ServedModel
 
 _STOP_TYPES = {
@@ -44,14 +54,39 @@ def generation_settings(
     }
 
 
-class NativeAnswer:
-    """Writes llama.cpp's dialect."""
+class LlamaBody(GenerationBody):
+    prompt: Annotated[tuple[Prompt, ...], PlainValidator(parse_prompts)]
+    n_probs: NumProbs = 0
+    return_tokens: bool = False
+
+
+class LlamaCpp:
+    paths = ("/completion", "/completions")
+    body = LlamaBody
+
+    def parse(self, model: ServedModel, defaults: Defaults, raw: bytes) -> Job:
+        body = LlamaBody.parse(raw)
+        head = body.head("cmpl", model)
+        tells_tokens = body.stream or body.return_tokens or body.n_probs > 0
+        request = body.request(head, model, defaults, logprobs=tells_tokens, num_probs=body.n_probs)
+        requests = spread(request, model, body.encoded(model, body.prompt), body.num_choices)
+        answer = LlamaAnswer(
+            head, model, requests, stream=body.stream, return_tokens=body.return_tokens
+        )
+        return Job(requests, answer, body.stream, body.sse_ping_interval)
+
+    def error(self, report: ErrorReport) -> object:
+        return error_body(report)
+
+
+class LlamaAnswer:
+    framing = SERVER_SENT_EVENTS
 
     def __init__(
         self,
         head: Head,
         model: ServedModel,
-        generations: Sequence[Request],
+        requests: Sequence[Request],
         *,
         stream: bool,
         return_tokens: bool,
@@ -59,15 +94,18 @@ class NativeAnswer:
         self._head = head
         self._tokenizer = model.tokenizer
         self._n_ctx = model.service.n_ctx
-        self._generations = generations
+        self._requests = requests
         self._prompts = [
-            model.tokenizer.decode(generation.prompt, special=True)
-            for generation in generations[:: head.num_choices]
+            model.tokenizer.decode(request.prompt, special=True)
+            for request in requests[:: head.num_choices]
         ]
         self._stream = stream
         self._return_tokens = return_tokens or stream
-        self._num_sent = [0] * len(generations)
-        self._new_line = [False] * len(generations)
+        self._num_sent = [0] * len(requests)
+        self._new_line = [False] * len(requests)
+
+    def begin(self) -> bytes:
+        return b""
 
     def delta(self, index: int, delta: Delta) -> bytes:
         self._num_sent[index] += len(delta.tokens)
@@ -78,15 +116,18 @@ class NativeAnswer:
             "tokens": [info.token for info in delta.tokens],
             "stop": False,
             "tokens_predicted": self._num_sent[index],
-            "tokens_evaluated": len(self._generations[index].prompt),
+            "tokens_evaluated": len(self._requests[index].prompt),
         }
-        return sse_data({**body, **self._probs(index, delta.tokens)})
+        return sse_event({**body, **self._probs(index, delta.tokens)})
 
     def close(self, index: int, finished: Finished) -> bytes:
-        return sse_data(self._final(index, Choice(finished), self._new_line[index]))
+        return sse_event(self._final(index, Choice(finished), self._new_line[index]))
 
     def end(self) -> bytes:
         return b""
+
+    def error(self, report: ErrorReport) -> bytes:
+        return sse_event(error_body(report))
 
     def whole(self, choices: Sequence[Choice]) -> object:
         """One object, or a list of them where several were asked for."""
@@ -122,17 +163,17 @@ class NativeAnswer:
         }
 
     def _settings(self, index: int) -> dict[str, object]:
-        generation = self._generations[index]
+        request = self._requests[index]
         return {
-            **generation_settings(generation.sampling, generation.max_new_tokens, self._n_ctx),
-            "stop": list(generation.stop),
-            "ignore_eos": generation.ignore_eos,
-            "n_keep": generation.num_keep,
-            "n_discard": generation.num_discard,
+            **generation_settings(request.sampling, request.max_new_tokens, self._n_ctx),
+            "stop": list(request.stop),
+            "ignore_eos": request.ignore_eos,
+            "n_keep": request.num_keep,
+            "n_discard": request.num_discard,
             "stream": self._stream,
         }
 
     def _probs(self, index: int, tokens: Sequence[TokenInfo]) -> Mapping[str, object]:
-        if not self._generations[index].sampling.num_probs or not tokens:
+        if not self._requests[index].sampling.num_probs or not tokens:
             return {}
         return {"completion_probabilities": token_probs(self._tokenizer, tokens)}

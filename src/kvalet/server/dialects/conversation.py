@@ -1,4 +1,4 @@
-"""Bodies of /v1/completions and /v1/chat/completions."""
+"""A conversation as clients send it, and what rendering it takes."""
 
 from typing import Annotated, Any
 
@@ -6,21 +6,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainValidator,
-    ValidationInfo,
     field_validator,
 )
 
-from kvalet.server.wire.generation import GenerationFields, NumProbs
-from kvalet.server.wire.prompt import Prompt, parse_prompts
-from kvalet.server.wire.strict import Strict
+from kvalet.server.dialects.body import Body
 
 _TOOL_ROLES = ("tool", "function")
-
-
-class CompletionRequest(GenerationFields):
-    prompt: Annotated[tuple[Prompt, ...], PlainValidator(parse_prompts)]
-    logprobs: NumProbs | None = None
 
 
 def _join_parts(content: object) -> object:
@@ -48,7 +39,7 @@ def _known_role(role: object) -> object:
     return role
 
 
-class Message(Strict):
+class Message(Body):
     role: Annotated[str, BeforeValidator(_known_role), Field(min_length=1)]
     content: Annotated[str, BeforeValidator(_join_parts)]
     name: str | None = None
@@ -59,7 +50,7 @@ class Message(Strict):
         return fields
 
 
-class TemplateFields(Strict):
+class TemplateBody(Body):
     """What rendering a conversation takes."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -75,19 +66,7 @@ class TemplateFields(Strict):
         return kwargs
 
 
-class TemplateRequest(TemplateFields):
+class ApplyTemplateBody(TemplateBody):
     """/apply-template: a chat request's other fields do not change the prompt."""
 
     model_config = ConfigDict(extra="ignore")
-
-
-class ChatRequest(GenerationFields, TemplateFields):
-    logprobs: bool = False
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
-
-    @field_validator("top_logprobs")
-    @classmethod
-    def _needs_logprobs(cls, number: int, info: ValidationInfo) -> int:
-        if number and not info.data.get("logprobs"):
-            raise ValueError("needs 'logprobs' to be true")
-        return number

@@ -1,13 +1,46 @@
 """/v1/completions: `text_completion`, streamed in objects of the same type."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
+from pydantic import PlainValidator
 from typing_extensions import override
 
 from kvalet.model.tokenizer import Tokenizer
 from kvalet.runtime.messages import TokenInfo
-from kvalet.server.answers.answer import Head, finite, token_probs
-from kvalet.server.answers.openai import Fields, OpenAIAnswer
+from kvalet.server.dialects.dialect import Defaults, Job
+from kvalet.server.dialects.error import ErrorReport, error_body
+from kvalet.server.dialects.generation import GenerationBody, NumProbs, spread
+from kvalet.server.dialects.head import Head
+from kvalet.server.dialects.logprobs import finite, token_probs
+from kvalet.server.dialects.openai import Fields, OpenAIAnswer
+from kvalet.server.dialects.prompt import Prompt, parse_prompts
+from kvalet.server.model import ServedModel
+
+
+class CompletionBody(GenerationBody):
+    prompt: Annotated[tuple[Prompt, ...], PlainValidator(parse_prompts)]
+    logprobs: NumProbs | None = None
+
+
+class Completions:
+    paths = ("/v1/completions",)
+    body = CompletionBody
+
+    def parse(self, model: ServedModel, defaults: Defaults, raw: bytes) -> Job:
+        body = CompletionBody.parse(raw)
+        head = body.head("cmpl", model)
+        reports = body.logprobs is not None
+        request = body.request(
+            head, model, defaults, logprobs=reports, num_probs=body.logprobs or 0
+        )
+        requests = spread(request, model, body.encoded(model, body.prompt), body.num_choices)
+        usage = body.stream_options.include_usage
+        answer = CompletionAnswer(head, model.tokenizer, reports, usage)
+        return Job(requests, answer, body.stream, body.sse_ping_interval)
+
+    def error(self, report: ErrorReport) -> object:
+        return error_body(report)
 
 
 class CompletionAnswer(OpenAIAnswer):

@@ -5,9 +5,9 @@ Runs on a worker thread (ADR 0005): a long prompt must not hold up other streams
 
 from kvalet.errors import ContextExceeded, RequestError
 from kvalet.model.tokenizer import Tokenizer
+from kvalet.server.dialects.conversation import TemplateBody
+from kvalet.server.dialects.prompt import Bias, Prompt
 from kvalet.server.model import ServedModel
-from kvalet.server.wire.openai import TemplateFields
-from kvalet.server.wire.prompt import Bias, Prompt
 
 
 def encode_prompt(model: ServedModel, prompt: Prompt) -> tuple[int, ...]:
@@ -41,20 +41,20 @@ def checked_id(tokenizer: Tokenizer, token: int, field: str) -> int:
     return token
 
 
-def render_chat(model: ServedModel, request: TemplateFields) -> str:
+def render_chat(model: ServedModel, body: TemplateBody) -> str:
     """The conversation as the model's template writes it."""
     if model.template is None:
         raise RequestError("the model has no chat template; use /v1/completions", "messages")
     return model.template.render(
-        [message.for_template() for message in request.messages],
-        add_generation_prompt=request.add_generation_prompt,
-        **request.chat_template_kwargs,
+        [message.for_template() for message in body.messages],
+        add_generation_prompt=body.add_generation_prompt,
+        **body.chat_template_kwargs,
     )
 
 
-def encode_chat(model: ServedModel, request: TemplateFields) -> tuple[int, ...]:
+def encode_chat(model: ServedModel, body: TemplateBody) -> tuple[int, ...]:
     """Token ids of a conversation. BOS comes once, whether the template writes it or not."""
-    text = render_chat(model, request)
+    text = render_chat(model, body)
     _refuse_hopeless(model, text)
     return tuple(model.tokenizer.encode(text, add_bos=True, parse_special=True))
 

@@ -1,1 +1,0 @@
-"""From events to response bodies, one dialect a file."""

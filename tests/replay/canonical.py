@@ -16,11 +16,12 @@ from kvalet.core.plan import (
     Grant,
     HostId,
     PageId,
-    SamplingParams,
+    StateId,
     StateLoad,
     StateSave,
     StepPlan,
 )
+from kvalet.core.request import SamplingParams
 
 COUNTERS = (
     *("n_preempt", "n_resume", "n_preempt_swap", "n_preempt_recompute", "n_recompute_tokens"),
@@ -35,6 +36,7 @@ def line(value: object) -> str:
 
 
 def plan_line(plan: StepPlan) -> str:
+    state_copies = [[copy.src.row, copy.dst.row] for copy in plan.state_copies]
     return line(
         {
             "step": plan.step,
@@ -44,13 +46,14 @@ def plan_line(plan: StepPlan) -> str:
             "shifts": [[list(shift.pages), shift.distance] for shift in plan.page_shifts],
             "grants": [_grant(grant) for grant in plan.grants],
             "transfers": [_transfer(transfer) for transfer in plan.transfers],
+            **({"state_copies": state_copies} if state_copies else {}),
         }
     )
 
 
 def draw_index(grant: Grant) -> int | None:
-    """Which generated token the grant draws, from 0."""
-    return None if grant.draw is None else grant.draw.index
+    """Which generated token the grant draws, from 0; the last, where it draws several."""
+    return grant.draws[-1].index if grant.draws else None
 
 
 def change_line(step: int, change: Change) -> str:
@@ -65,8 +68,16 @@ def counters_line(counters: Counters) -> str:
 
 
 def _grant(grant: Grant) -> list[object]:
+    """What came later than the first traces is there only where it is used."""
     what = [grant.seq_id, grant.start, list(grant.tokens), list(grant.pages)]
-    return [*what, draw_index(grant), None if grant.draw is None else _draw_digest(grant.draw)]
+    draws = [[draw.index, _draw_digest(draw)] for draw in grant.draws] or [[None, None]]
+    more: list[object] = []
+    if grant.adapter is not None:
+        more.append(["adapter", grant.adapter.name, grant.adapter.scale])
+    if grant.state is not None:
+        more.append(["state", grant.state.row])
+    more += [["input", i.start, i.num_cells, i.digest.hex()] for i in grant.inputs]
+    return [*what, *draws[0], *draws[1:], *more]
 
 
 def _draw_digest(draw: Draw) -> str:
@@ -97,12 +108,18 @@ def _transfer(transfer: AnyTransfer) -> list[object]:
             return ["copy", transfer.transfer_id, transfer.seq_id, direction, moves]
 
 
-def _places(places: Iterable[PageId | HostId]) -> list[object]:
+def _places(places: Iterable[PageId | StateId | HostId]) -> list[object]:
     return [_place(place) for place in places]
 
 
-def _place(place: PageId | HostId) -> object:
-    return [place.place, place.tier.value] if isinstance(place, HostId) else place
+def _place(place: PageId | StateId | HostId) -> object:
+    match place:
+        case HostId():
+            return [place.place, place.tier.value]
+        case StateId():
+            return {"state": place.row}
+        case _:
+            return place
 
 
 def _digest(value: object) -> str:

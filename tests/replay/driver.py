@@ -14,13 +14,13 @@ from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import (
     Direction,
     FinishReason,
-    SamplingParams,
     SeqId,
     SlotId,
     StepOutcome,
     StepPlan,
     Transfer,
 )
+from kvalet.core.request import Request, SamplingParams
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence
 from kvalet.engine.fake import UNUSED, FakeEngine, Faults, StateFile
@@ -60,12 +60,12 @@ def make_scheduler(scenario: Scenario) -> Scheduler:
 def make_family(arrival: Arrival, first_id: int) -> tuple[Sequence, ...]:
     prefix = make_prompt(arrival.num_shared, PREFIX_SALT + arrival.prefix)
     prompt = (*prefix, *make_prompt(arrival.num_prompt, arrival.salt))
-    return tuple(
-        Sequence(
-            SeqId(first_id + choice),
-            prompt,
-            arrival.num_new,
-            SamplingParams(
+    requests = (
+        Request(
+            request_id=f"request-{first_id}",
+            prompt=prompt,
+            max_new_tokens=arrival.num_new,
+            sampling=SamplingParams(
                 temperature=arrival.temperature,
                 repeat_penalty=arrival.repeat_penalty,
                 seed=arrival.seed,
@@ -74,10 +74,14 @@ def make_family(arrival: Arrival, first_id: int) -> tuple[Sequence, ...]:
             priority=arrival.priority,
             cache_prompt=arrival.cache_prompt,
             id_slot=arrival.id_slot,
+            index=choice,
             num_keep=arrival.num_keep,
             num_discard=arrival.num_discard,
         )
         for choice in range(arrival.choices)
+    )
+    return tuple(
+        Sequence(SeqId(first_id + index), request) for index, request in enumerate(requests)
     )
 
 

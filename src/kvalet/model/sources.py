@@ -120,8 +120,8 @@ def _is_whole(path: Path, model: KnownModel, progress: Progress) -> bool:
 
 
 def _fetch(model: KnownModel, path: Path, progress: Progress) -> None:
-    """Assemble beside the target, check, and rename: whoever pulls at the same time does so too,
-    and the last one wins with the same bytes."""
+    """Assemble beside the target, check, and rename. Of several that pull at the same time the
+    last one wins, with the same bytes."""
     with tempfile.TemporaryDirectory(prefix=f".{model.name}-", dir=path.parent) as folder:
         assembled = Path(folder) / model.file_name
         digest = hashlib.sha256()

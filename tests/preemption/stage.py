@@ -16,7 +16,7 @@ from typing import TypedDict
 from typing_extensions import Unpack
 
 from kvalet.core.config import SchedulerConfig
-from kvalet.core.plan import PAGE_CELLS, Sampled, SeqId, StepPlan
+from kvalet.core.plan import PAGE_CELLS, Direction, Sampled, SeqId, StepPlan
 from kvalet.core.request import Request, SamplingParams
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence
@@ -141,6 +141,7 @@ class Stage:
         assert self.service.close()
         for client in self.clients:
             check_story(client)
+        self._check_counted()
         return self
 
     def id_of(self, client: Client) -> SeqId:
@@ -160,6 +161,22 @@ class Stage:
         """A counter of /metrics."""
         return round(self.shot.counters[f"{name}_total"])
 
+    def check_pressed(self, *, swaps: bool, replays: bool, parks: int = 1) -> None:
+        """Somebody was parked in a pool that was nearly full, and all came back: what moved, moved
+        in the ways that are named and in no other."""
+        num_parks = self.count("n_preempt")
+        assert num_parks == self.count("n_resume") >= parks
+        assert self.engine.peak_pages >= self.num_pages - self.num_slots
+        self.check_moved(swaps=swaps, replays=replays)
+
+    def check_moved(self, *, swaps: bool, replays: bool) -> None:
+        """That pages were copied out and in, and tokens computed again, or not. `_check_counted`
+        compares the counters with what the engine did."""
+        for name in ("n_preempt_swap", "preempt_bytes_out", "preempt_bytes_in"):
+            assert (self.count(name) > 0) == swaps, name
+        for name in ("n_preempt_recompute", "n_recompute_tokens"):
+            assert (self.count(name) > 0) == replays, name
+
     def check_as_alone(self, *clients: Client) -> None:
         """Tokens, log-probabilities, text, keys and values are those of a run with nobody beside,
         and as many as were asked for."""
@@ -173,6 +190,15 @@ class Stage:
         self.each(plan)
         if plan.step in self.at:
             self.at[plan.step]()
+
+    def _check_counted(self) -> None:
+        """What the counters say was moved and replayed is what the engine saw."""
+        page_bytes, moved = self.engine.info.page_bytes, self.engine.moved
+        assert self.count("preempt_bytes_out") == moved[Direction.OUT] * page_bytes
+        assert self.count("preempt_bytes_in") == moved[Direction.IN] * page_bytes
+        assert self.count("n_recompute_tokens") == self.engine.num_replayed
+        modes = self.count("n_preempt_swap") + self.count("n_preempt_recompute")
+        assert self.count("n_preempt") == modes
 
     def _at_rest(self) -> Snapshot:
         deadline = time.monotonic() + PATIENCE_S

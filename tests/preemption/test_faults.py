@@ -51,6 +51,7 @@ def test_a_copy_out_that_cannot_be_made_falls_through_to_a_replay(tiny: Path) ->
     on.finish(*three_pressed())
     on.check_as_alone()
     assert on.count("n_preempt_fail") == 1
+    assert on.count("n_preempt") == on.count("n_resume") >= 1
     assert on.count("n_recompute_tokens") > 0
 
 
@@ -87,6 +88,7 @@ def test_a_computation_that_fails_ends_its_own_sequence(tiny: Path) -> None:
     assert "no such number" in str(clients[1].error)
     on.check_as_alone(clients[0], clients[2])
     assert on.count("n_preempt") >= 1
+    assert on.count("preempt_bytes_in") > 0
 
 
 def test_a_step_that_fails_ends_who_took_part_and_spares_the_parked(tiny: Path) -> None:
@@ -110,6 +112,7 @@ def test_a_step_that_fails_ends_who_took_part_and_spares_the_parked(tiny: Path) 
     spared = [client for client in clients if on.id_of(client) not in ended]
     assert spared
     on.check_as_alone(*spared)
+    assert on.count("preempt_bytes_in") > 0
 
 
 def cancel_in(on: Stage, client: Client, status: Status) -> None:

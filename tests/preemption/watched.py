@@ -5,12 +5,15 @@ same fault into either engine. `tamper` may change a plan on its way in.
 """
 
 import ctypes
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from kvalet.core.plan import (
+    Direction,
     Grant,
     HostId,
+    Phase,
     Sampled,
     SeqId,
     StepOutcome,
@@ -33,6 +36,10 @@ class WatchedEngine:
     drawn: dict[SeqId, list[Sampled]] = field(default_factory=dict[SeqId, list[Sampled]])
     last_index: dict[SeqId, int] = field(default_factory=dict[SeqId, int])
     final_kv: dict[SeqId, bytes] = field(default_factory=dict[SeqId, bytes])
+    moved: Counter[Direction] = field(default_factory=Counter[Direction])  # sequences' pages
+    num_replayed: int = 0  # tokens computed at places that their sequence had computed before
+    _computed: Counter[SeqId] = field(default_factory=Counter[SeqId])  # most tokens ever
+    _copies: dict[TransferId, Transfer] = field(default_factory=dict[TransferId, Transfer])
 
     @property
     def info(self) -> EngineInfo:
@@ -55,6 +62,8 @@ class WatchedEngine:
         failed = dict(outcome.failed) | self._failures(passed)
         sampled = {s: drawn for s, drawn in outcome.sampled.items() if s not in failed}
         self._keep(passed, sampled)
+        self._count_copies(plan, outcome)
+        self._count_replayed([g for g in plan.grants if g.seq_id not in {*not_run, *failed}])
         return replace(
             outcome,
             sampled=sampled,
@@ -90,6 +99,20 @@ class WatchedEngine:
                 self.drawn.setdefault(grant.seq_id, []).extend(sampled[grant.seq_id])
                 if grant.draws[-1].index == self.last_index.get(grant.seq_id):
                     self.final_kv[grant.seq_id] = self._kv(grant)
+
+    def _count_copies(self, plan: StepPlan, outcome: StepOutcome) -> None:
+        self._copies |= {t.transfer_id: t for t in plan.transfers if isinstance(t, Transfer)}
+        for transfer_id in outcome.landed:
+            copy = self._copies.get(transfer_id)
+            if copy is not None and copy.seq_id is not None:
+                self.moved[copy.direction] += len(copy.moves)
+
+    def _count_replayed(self, computed: list[Grant]) -> None:
+        for grant in computed:
+            end, before = grant.start + len(grant.tokens), self._computed[grant.seq_id]
+            if grant.phase is Phase.REPLAY:
+                self.num_replayed += max(0, min(end, before) - grant.start)
+            self._computed[grant.seq_id] = max(end, before)
 
     def _kv(self, grant: Grant) -> bytes:
         """Keys and values of all its cells, in position order."""

@@ -23,6 +23,7 @@ from kvalet.bench.report import markdown
 from kvalet.core import policy
 from kvalet.core.policy import NO_LIMIT, VictimKey
 from kvalet.core.sequence import Sequence as Chat
+from kvalet.settings import changed
 from kvalet.sim import grid
 from kvalet.sim.costs import CostModel
 from kvalet.sim.figures import Ratio, ratio
@@ -158,7 +159,8 @@ def simulate(
     """The cells of all loads, in the same order for every pair."""
     loads = list(itertools.product(WORKLOADS, ARRIVALS, POOLS))
     scenarios = [
-        Scenario(
+        changed(
+            Scenario(),
             workload=workload,
             arrivals=arrivals,
             ctx_size=cells,

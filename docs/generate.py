@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvalet.cli.config import settings
-from kvalet.core.config import SchedulerConfig
+from kvalet.core.config import SchedulerConfig, SlotConfig
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import TRANSITIONS, Status
 from kvalet.runtime.durations import Durations
@@ -34,22 +34,22 @@ def _flags() -> Iterator[str]:
     yield "cannot be honoured fails the start with one line.\n"
     yield "| flag | variable | default | meaning |"
     yield "|---|---|---|---|"
-    for _, setting in settings():
+    for setting in settings():
         if setting.flags:
             yield _row(setting)
     yield "\nTest knobs have no flag. One that is set is announced at load.\n"
     yield "| variable | default | meaning |"
     yield "|---|---|---|"
-    for _, setting in settings():
+    for setting in settings():
         if not setting.flags:
-            yield f"| `{setting.env}={setting.metavar}` | {setting.default} | {setting.about} |"
+            yield f"| `{setting.env}={setting.metavar}` | {setting.shown} | {setting.about} |"
     yield ""
 
 
 def _row(setting: Setting) -> str:
     spelling = ", ".join(f"`{flag}`" for flag in setting.flags)
     value = f" `{setting.metavar}`" if setting.metavar else ""
-    return f"| {spelling}{value} | `{setting.env}` | {setting.default} | {setting.about} |"
+    return f"| {spelling}{value} | `{setting.env}` | {setting.shown} | {setting.about} |"
 
 
 def states() -> str:
@@ -75,7 +75,9 @@ def metrics() -> str:
 
 
 def _metrics() -> Iterator[str]:
-    scheduler = Scheduler(SchedulerConfig(num_slots=1, n_ctx=32), num_pages=1, root=b"")
+    scheduler = Scheduler(
+        SchedulerConfig(n_ctx=32, slots=SlotConfig(num_slots=1)), num_pages=1, root=b""
+    )
     snapshots = Snapshots(scheduler, Totals(), Durations(), 0, parked_s=lambda seq_id: 0.0)
     idle = snapshots.take()
     yield "# `/metrics`\n"

@@ -1,17 +1,24 @@
 """Builders for sequences, schedulers and runs, so that a test says only what it is about."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import TypedDict
+from dataclasses import dataclass, field, fields
+from typing import Any, TypedDict
 
 from typing_extensions import Unpack
 
 from kvalet.core.changes import Change, ChangeKind
-from kvalet.core.config import SchedulerConfig
+from kvalet.core.config import (
+    PreemptionConfig,
+    SchedulerConfig,
+    ShiftConfig,
+    SlotConfig,
+    StepConfig,
+)
 from kvalet.core.plan import PAGE_CELLS, PageId, SeqId, StepOutcome, StepPlan, pages_for
 from kvalet.core.request import Request, SamplingParams
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence
+from kvalet.core.store import HostBudget
 from kvalet.engine.base import Engine
 from kvalet.engine.fake import SHIFT_MARK, FakeEngine, next_token
 
@@ -49,6 +56,31 @@ class SchedulerOptions(TypedDict, total=False):
     mirror: bool
     lookahead_steps: int
     context_shift: bool
+    replay_margin: int
+
+
+GROUPS = {
+    "slots": SlotConfig,
+    "steps": StepConfig,
+    "shift": ShiftConfig,
+    "preemption": PreemptionConfig,
+}
+BUDGETS = {
+    "parked": "host_budget_pages",
+    "disk": "disk_budget_pages",
+    "cached": "cache_budget_pages",
+}
+
+
+def make_config(num_slots: int = 4, **options: Unpack[SchedulerOptions]) -> SchedulerConfig:
+    """By the names of fields, in whichever group they stand. No replay waits for a margin unless
+    told otherwise."""
+    given: dict[str, Any] = {"num_slots": num_slots, "replay_margin": 0, **options}
+    budgets = {name: given.pop(long) for name, long in BUDGETS.items() if long in given}
+    for group, kind in GROUPS.items():
+        names = [item.name for item in fields(kind) if item.name in given]
+        given[group] = kind(**{name: given.pop(name) for name in names})
+    return SchedulerConfig(host_budget=HostBudget(**budgets), **given)
 
 
 def make_seq(
@@ -70,7 +102,7 @@ def make_scheduler(
 ) -> Scheduler:
     options.setdefault("n_ctx", num_pages * PAGE_CELLS)
     options.setdefault("decode_chunk", 64)
-    return Scheduler(SchedulerConfig(num_slots=num_slots, **options), num_pages, root=b"test")
+    return Scheduler(make_config(num_slots, **options), num_pages, root=b"test")
 
 
 @dataclass

@@ -130,7 +130,7 @@ def _example_rows(text: str) -> list[tuple[str, str, str]]:
 def _pages_of_two_chats(num_steps: int) -> dict[int, tuple[int, int]]:
     """Pages that A and B hold after each step; B arrives after the first."""
     engine = FakeEngine(num_pages=10)
-    scheduler = Scheduler(SchedulerConfig(num_slots=4, n_ctx=320), num_pages=10, root=b"")
+    scheduler = Scheduler(SchedulerConfig(n_ctx=320), num_pages=10, root=b"")
     a = Sequence(SeqId(0), Request("a", tuple(range(200)), 100, SamplingParams(temperature=0)))
     b = Sequence(SeqId(1), Request("b", tuple(range(50, 110)), 100, SamplingParams(temperature=0)))
     happened = {}

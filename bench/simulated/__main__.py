@@ -20,6 +20,7 @@ from bench.simulated.live import Outcome, flags_of, play
 from kvalet.bench.report import begin, circumstances, markdown, spread
 from kvalet.cli.signals import end_on_sigterm
 from kvalet.errors import KvaletError
+from kvalet.settings import changed
 from kvalet.sim.costs import CostModel
 from kvalet.sim.figures import figures_of
 from kvalet.sim.grid import Load
@@ -29,14 +30,21 @@ from kvalet.sim.workloads import Request
 
 SEED = 1
 APART_S = 0.02
+
+
+def scenario(**values: object) -> Scenario:
+    """Of the values that are not the defaults, by name."""
+    return changed(Scenario(), **values)
+
+
 CONFIGURATIONS: Mapping[str, Scenario] = {
-    "ample": Scenario(chats=4, tokens=500, ctx_size=4096),
-    "four chats": Scenario(chats=4),
-    "four, largest": Scenario(chats=4, preempt_policy="largest", preempt_resume="pass"),
-    "four, recomputed": Scenario(chats=4, preempt_ram=0, cache_ram=0),
-    "eight, 8 slots": Scenario(tokens=400, ctx_size=1024, parallel=8),
-    "uniform": Scenario(workload="uniform", arrivals="poisson", tokens=500),
-    "uniform, no copier": Scenario(
+    "ample": scenario(chats=4, tokens=500, ctx_size=4096),
+    "four chats": scenario(chats=4),
+    "four, largest": scenario(chats=4, preempt_policy="largest", preempt_resume="pass"),
+    "four, recomputed": scenario(chats=4, preempt_ram=0, cache_ram=0),
+    "eight, 8 slots": scenario(tokens=400, ctx_size=1024, parallel=8),
+    "uniform": scenario(workload="uniform", arrivals="poisson", tokens=500),
+    "uniform, no copier": scenario(
         workload="uniform",
         arrivals="staggered",
         tokens=400,
@@ -44,9 +52,11 @@ CONFIGURATIONS: Mapping[str, Scenario] = {
         preempt_async=False,
         preempt_mirror=False,
     ),
-    "heavy": Scenario(workload="heavy", tokens=500, parallel=8, preempt_resume="parked"),
-    "agents": Scenario(workload="agents", arrivals="poisson", chats=4, tokens=500),
-    "watermark": Scenario(chats=6, tokens=400, ctx_size=1024, preempt_trigger="watermark"),
+    "heavy": scenario(workload="heavy", tokens=500, parallel=8, preempt_resume="parked"),
+    "agents": scenario(workload="agents", arrivals="poisson", chats=4, tokens=500),
+    "watermark": scenario(
+        chats=6, tokens=400, ctx_size=1024, preempt_trigger="watermark", preempt_policy="smallest"
+    ),
 }
 HEADINGS = (
     *("configuration", "makespan live s", "simulated", "error"),

@@ -8,7 +8,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from random import Random
 
@@ -50,12 +50,12 @@ def play(scenario: Scenario, requests: Sequence[Request], model: str | None) -> 
 
 def flags_of(scenario: Scenario) -> Iterator[str]:
     """Of `kvalet serve`."""
-    known = {name: item for name, item in settings() if item.flags}
-    for name, value in asdict(scenario).items():
-        if name not in known:
+    values = scenario.values()
+    for item in settings():
+        if item.name not in values or values[item.name] is None:
             continue
-        flag = known[name].flags[0]
-        if known[name].is_switch:
+        flag, value = item.flags[0], values[item.name]
+        if item.is_switch:
             yield flag if value else flag.replace("--", "--no-")
         else:
             yield from (flag, show(value))

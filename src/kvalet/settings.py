@@ -1,21 +1,22 @@
 """What a setting is: a field of a dataclass with its spellings, its limits and its explanation.
 
-Knows no setting in particular; `config.py` lists them. The command line parser and the reference
-page are made from the fields. A flag wins over its environment variable, which wins over the
-default.
+A setting is declared once, where what it sets is (the scheduler's in `core/config.py`), and is
+found by all others from there: the command lines, `/props`, tables and the reference page. A
+configuration is a dataclass of settings, and of further such dataclasses, its groups; the name of a
+setting is that of its flag, wherever in a configuration it stands. Knows no setting in particular,
+nor how a command line is read.
 """
 
-import argparse
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import inf, isfinite
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from typing_extensions import override
-
-from kvalet.errors import ConfigError
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
+Config = TypeVar("Config", bound="DataclassInstance")
 
 _SWITCH_WORDS = {  # llama.cpp's
     **dict.fromkeys(("1", "true", "on", "enabled"), True),
@@ -28,15 +29,22 @@ class Setting:
     """What a field is to a user."""
 
     flags: tuple[str, ...]  # empty: settable by its variable only
-    env: str
+    env: str  # empty: by its flags only
     parse: Callable[[str], object]  # raises ValueError with what it expected
     metavar: str  # empty: a switch
-    default: str  # as shown to a reader
+    default: object
+    shown: str  # the default, to a reader
     about: str
 
     @property
     def is_switch(self) -> bool:
         return not self.metavar
+
+    @property
+    def name(self) -> str:
+        long = next((flag for flag in self.flags if flag.startswith("--")), "")
+        variable = self.env.removeprefix("LLAMA_SERVER_").removeprefix("LLAMA_ARG_")
+        return long.removeprefix("--").replace("-", "_") or variable.lower()
 
 
 def setting(
@@ -53,9 +61,53 @@ def setting(
     words = spelling.replace(",", "").split()
     flags = tuple(word for word in words if word.startswith("-"))
     metavar = "".join(word for word in words if not word.startswith("-"))
-    found = Setting(flags, env, parse, metavar, shown or show(default), about)
+    found = Setting(flags, env, parse, metavar, default, shown or show(default), about)
     value: T = field(default=default, metadata={"setting": found})
     return value
+
+
+def settings_of(kind: "type[DataclassInstance]") -> Iterator[Setting]:
+    """Of a configuration and its groups, in the order of the fields."""
+    for item in fields(kind):
+        factory: object = item.default_factory
+        if found := item.metadata.get("setting"):
+            yield found
+        elif isinstance(factory, type) and is_dataclass(factory):
+            yield from settings_of(factory)
+
+
+def _is_group(value: object) -> bool:
+    return is_dataclass(value)
+
+
+def values_of(config: "DataclassInstance") -> dict[str, object]:
+    """By name, those of groups included."""
+    values: dict[str, object] = {}
+    for item in fields(config):
+        found, value = item.metadata.get("setting"), getattr(config, item.name)
+        if found:
+            values[found.name] = value
+        elif _is_group(value):
+            values |= values_of(value)
+    return values
+
+
+def changed(config: Config, **values: object) -> Config:
+    """`config` with other values, by name, also of the settings of its groups."""
+    if unknown := values.keys() - values_of(config):
+        raise TypeError(f"{type(config).__name__} has no setting {', '.join(sorted(unknown))}")
+    return _changed(config, values)
+
+
+def _changed(config: Config, values: Mapping[str, object]) -> Config:
+    news: dict[str, object] = {}
+    for item in fields(config):
+        found, value = item.metadata.get("setting"), getattr(config, item.name)
+        if found and found.name in values:
+            news[item.name] = values[found.name]
+        elif _is_group(value):
+            news[item.name] = _changed(value, values)
+    return replace(config, **news)
 
 
 def show(value: object) -> str:
@@ -95,13 +147,16 @@ def number(minimum: float, maximum: float = inf) -> Callable[[str], float]:
     return parse
 
 
-def choice(*names: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in names:
-            raise ValueError(f"{', '.join(names[:-1])} or {names[-1]}")
-        return text
+class Choice:
+    """One of several names."""
 
-    return parse
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def __call__(self, text: str) -> str:
+        if text not in self.names:
+            raise ValueError(f"{', '.join(self.names[:-1])} or {self.names[-1]}")
+        return text
 
 
 def text(given: str) -> str:
@@ -114,58 +169,3 @@ def switch(given: str) -> bool:
     if given.lower() not in _SWITCH_WORDS:
         raise ValueError("1, true, on, enabled, 0, false, off or disabled")
     return _SWITCH_WORDS[given.lower()]
-
-
-def settings_of(kind: type[Any]) -> Iterator[tuple[str, Setting]]:
-    """Field names and what they are to a user, in the order of the dataclass `kind`."""
-    for item in fields(kind):
-        yield item.name, item.metadata["setting"]
-
-
-class _Switch(argparse.Action):
-    """`--x` is on, `--no-x` is off."""
-
-    @override
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        is_off = option_string is not None and option_string.startswith("--no-")
-        setattr(namespace, self.dest, "off" if is_off else "on")
-
-
-def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
-    """Give `parser` the flags. Values stay text: `parse_all` reads flags and variables alike."""
-    for name, item in settings_of(kind):
-        if not item.flags:
-            continue
-        about = f"{item.about} (default: {item.default}; env {item.env})".replace("%", "%%")
-        if item.is_switch:
-            parser.add_argument(*item.flags, dest=name, action=_Switch, nargs=0, help=about)
-        else:
-            parser.add_argument(*item.flags, dest=name, metavar=item.metavar, help=about)
-
-
-def parse_all(
-    kind: type[Any], flags: Mapping[str, str | None], environ: Mapping[str, str]
-) -> dict[str, object]:
-    """Values by field name, of those given, from the text of flags (None: not given) and of
-    environment variables. Raises ConfigError, naming the one whose value cannot be honoured."""
-    values: dict[str, object] = {}
-    for name, item in settings_of(kind):
-        given, source = flags.get(name), "/".join(item.flags)
-        if given is None:
-            given, source = environ.get(item.env), item.env
-        if given is not None:
-            values[name] = _parsed(item, source, given)
-    return values
-
-
-def _parsed(item: Setting, source: str, given: str) -> object:
-    try:
-        return item.parse(given)
-    except ValueError as error:
-        raise ConfigError(f"{source}: expected {error}, not {given!r}") from None

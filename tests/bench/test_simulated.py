@@ -7,6 +7,7 @@ from bench.simulated.__main__ import CONFIGURATIONS, Comparison, load_of
 from bench.simulated.live import Outcome, body_of, flags_of, play
 
 from kvalet.cli import commands, config
+from kvalet.settings import changed
 from kvalet.sim.scenario import Scenario
 from kvalet.sim.workloads import Request
 from tests.engine.tiny_models import write_tiny_llama
@@ -17,10 +18,11 @@ def test_a_server_is_started_as_the_scenario_says(name: str) -> None:
     scenario = CONFIGURATIONS[name]
     args = commands.parser().parse_args(["serve", *flags_of(scenario)])
     served = config.load(vars(args), {})
-    for field in ("ctx_size", "parallel", "preempt_policy", "preempt_resume", "preempt_trigger"):
-        assert getattr(served, field) == getattr(scenario, field)
-    for field in ("preempt_ram", "cache_ram", "preempt_async", "preempt_mirror"):
-        assert getattr(served, field) == getattr(scenario, field)
+    assert served.load.ctx_size == scenario.ctx_size
+    groups = ("slots", "steps", "preemption", "copies", "memory")
+    assert [getattr(served, group) for group in groups] == [
+        getattr(scenario, group) for group in groups
+    ]
 
 
 def test_six_configurations_and_every_workload() -> None:
@@ -45,7 +47,7 @@ def test_an_error_is_against_the_median_live_run() -> None:
 def test_conversations_are_played_on_a_real_server(tmp_path: Path) -> None:
     """Two chats that do not fit together, the second with a turn that follows."""
     model = write_tiny_llama(tmp_path / "tiny.gguf", n_ctx_train=256)
-    scenario = Scenario(ctx_size=256, parallel=2)
+    scenario = changed(Scenario(), ctx_size=256, parallel=2)
     requests = (
         Request(0, 0.0, num_prompt=60, num_output=120, max_tokens=120),
         Request(1, 0.0, num_prompt=60, num_output=120, max_tokens=120),

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,9 @@ import pytest
 from kvalet import __version__
 from kvalet.cli import main
 from kvalet.cli.config import ServeConfig, knobs, load, settings
+from kvalet.core.config import SlotConfig
 from kvalet.errors import ConfigError
+from kvalet.settings import values_of
 
 
 def _failure(capsys: pytest.CaptureFixture[str], *args: str) -> str:
@@ -26,16 +27,19 @@ def _failure(capsys: pytest.CaptureFixture[str], *args: str) -> str:
 def test_a_flag_wins_over_its_variable_and_that_over_the_default() -> None:
     environ = {"LLAMA_ARG_N_PARALLEL": "7", "LLAMA_ARG_BATCH": "64"}
     config = load({"parallel": "3"}, environ)
-    assert (config.parallel, config.batch_size, config.max_queue) == (3, 64, 128)
+    assert config.slots == SlotConfig(num_slots=3, max_queue=128)
+    assert config.steps.batch_size == 64
 
 
 def test_every_field_is_a_setting_with_its_own_spellings() -> None:
-    found = dict(settings())
-    assert list(found) == [item.name for item in fields(ServeConfig)]
-    spellings = [flag for setting in found.values() for flag in setting.flags]
-    variables = [setting.env for setting in found.values() if setting.env]
-    assert len(set(spellings)) == len(spellings)
-    assert len(set(variables)) == len(variables)
+    found = list(settings())
+    assert [item.name for item in found] == list(values_of(ServeConfig()))
+    spellings = [flag for setting in found for flag in setting.flags]
+    variables = [setting.env for setting in found]
+    names = [setting.name for setting in found]
+    assert all(variables)
+    for words in (spellings, variables, names):
+        assert len(set(words)) == len(words)
 
 
 @pytest.mark.parametrize(

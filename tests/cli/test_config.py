@@ -8,9 +8,17 @@ import pytest
 
 from kvalet.cli.config import ServeConfig, add_flags, knobs, load, settings
 from kvalet.cli.serve import context, props, scheduler_config, server_settings
-from kvalet.core.config import SchedulerConfig
+from kvalet.core.config import (
+    PreemptionConfig,
+    SchedulerConfig,
+    ShiftConfig,
+    SlotConfig,
+    StepConfig,
+)
+from kvalet.core.store import HostBudget
 from kvalet.engine.base import EngineInfo, EngineReport
 from kvalet.errors import ConfigError
+from kvalet.settings import values_of
 
 PAGE_BYTES = 737_280  # SmolLM2's
 
@@ -55,41 +63,50 @@ def scheduling(*args: str) -> SchedulerConfig:
     ],
 )
 def test_variables(env: str, text: str, field: str, value: object) -> None:
-    assert getattr(load({}, {env: text}), field) == value
+    assert values_of(load({}, {env: text}))[field] == value
     with pytest.raises(ConfigError, match=f"^{env}: expected [^\\n]+ not 'x y'$"):
         load({}, {env: "x y"})
 
 
 def test_the_variable_of_the_disks_limit() -> None:
     disk, limit = "LLAMA_ARG_PREEMPT_DISK", "LLAMA_ARG_PREEMPT_DISK_LIMIT"
-    assert load({}, {disk: "/", limit: "-1"}).preempt_disk_limit == -1
+    assert load({}, {disk: "/", limit: "-1"}).disk.limit == -1
     with pytest.raises(ConfigError, match=f"^{limit}: expected [^\\n]+ not 'x y'$"):
         load({}, {disk: "/", limit: "x y"})
 
 
 def test_defaults_are_the_specs() -> None:
-    config = parse()
-    assert (config.preempt, config.preempt_ram, config.preempt_resume) == (True, 8192, "head")
-    assert (config.preempt_trigger, config.preempt_high, config.preempt_low) == (
-        "lookahead",
-        94,
-        80,
-    )
-    assert (config.preempt_starved, config.preempt_rotate, config.prefill_stretch) == (3, 2.0, 2.0)
-    assert (config.context_shift, config.park_timeout, config.drain_seconds) == (False, 300.0, 0.0)
-    assert config.sse_ping_interval == 30
-    assert (config.preempt_async, config.preempt_mirror, config.cache_ram) == (True, True, 8192)
-    assert (config.preempt_disk, config.preempt_disk_limit) == (None, 8192)
-    assert config.slot_save_path is None
+    expected = {
+        "preempt": True,
+        "preempt_ram": 8192,
+        "preempt_resume": "head",
+        "preempt_trigger": "lookahead",
+        "preempt_high": 94,
+        "preempt_low": 80,
+        "preempt_starved": 3,
+        "preempt_rotate": 2.0,
+        "prefill_stretch": 2.0,
+        "context_shift": False,
+        "park_timeout": 300.0,
+        "drain_seconds": 0.0,
+        "sse_ping_interval": 30,
+        "preempt_async": True,
+        "preempt_mirror": True,
+        "cache_ram": 8192,
+        "preempt_disk": None,
+        "preempt_disk_limit": 8192,
+        "slot_save_path": None,
+    }
+    assert expected.items() <= values_of(parse()).items()
 
 
 def test_a_switch_has_two_flags_and_the_last_one_counts() -> None:
-    assert parse("--no-preempt").preempt is False
-    assert parse("--no-preempt", "--preempt").preempt is True
-    assert parse("--context-shift").context_shift is True
-    assert parse("--context-shift", "--no-context-shift").context_shift is False
-    assert parse("--no-preempt-async").preempt_async is False
-    assert parse("--no-preempt-async", "--preempt-async").preempt_async is True
+    assert parse("--no-preempt").preemption.preempt is False
+    assert parse("--no-preempt", "--preempt").preemption.preempt is True
+    assert parse("--context-shift").shift.context_shift is True
+    assert parse("--context-shift", "--no-context-shift").shift.context_shift is False
+    assert parse("--no-preempt-async").copies.beside_steps is False
+    assert parse("--no-preempt-async", "--preempt-async").copies.beside_steps is True
 
 
 @pytest.mark.parametrize(
@@ -117,7 +134,7 @@ def test_a_switch_has_two_flags_and_the_last_one_counts() -> None:
 def test_what_cannot_be_honoured_is_one_line(args: tuple[str, str], complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(*args)
-    found = next(item for _, item in settings() if args[0] in item.flags)
+    found = next(item for item in settings() if args[0] in item.flags)
     spelling = "/".join(found.flags)
     assert str(caught.value) == f"{spelling}: expected {complaint}, not {args[1]!r}"
 
@@ -127,7 +144,7 @@ def test_slots_are_saved_where_files_can_be_written(tmp_path: Path) -> None:
         parse("--slot-save-path", "/proc")
     complaint = "--slot-save-path: expected a folder that can be written to, not '/proc'"
     assert str(caught.value) == complaint
-    assert parse("--slot-save-path", str(tmp_path)).slot_save_path == str(tmp_path)
+    assert parse("--slot-save-path", str(tmp_path)).http.slot_save_path == str(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -158,20 +175,20 @@ def test_watermarks_must_be_apart() -> None:
     ("given", "pages"), [("-1", None), ("0", 0), ("1", 1), ("150", 213), ("8192", 11650)]
 )
 def test_the_budget_in_pages(given: str, pages: int | None) -> None:
-    assert scheduling("--preempt-ram", given).host_budget_pages == pages
+    assert scheduling("--preempt-ram", given).host_budget.parked == pages
 
 
 @pytest.mark.parametrize(("given", "pages"), [("-1", None), ("0", 0), ("1", 1), ("150", 213)])
 def test_the_cache_in_pages(given: str, pages: int | None) -> None:
-    assert scheduling("--cache-ram", given).cache_budget_pages == pages
+    assert scheduling("--cache-ram", given).host_budget.cached == pages
 
 
 def test_disk_is_used_with_a_folder_only(tmp_path: Path) -> None:
     limit, disk = ("--preempt-disk-limit", "150"), ("--preempt-disk", str(tmp_path))
-    assert scheduling().disk_budget_pages == 0
-    assert scheduling(*limit, *disk).disk_budget_pages == 213
-    assert scheduling(*disk).disk_budget_pages == 11650
-    assert scheduling(*disk, "--preempt-disk-limit", "-1").disk_budget_pages is None
+    assert scheduling().host_budget.disk == 0
+    assert scheduling(*limit, *disk).host_budget.disk == 213
+    assert scheduling(*disk).host_budget.disk == 11650
+    assert scheduling(*disk, "--preempt-disk-limit", "-1").host_budget.disk is None
 
 
 def test_disk_needs_ram(tmp_path: Path) -> None:
@@ -179,7 +196,7 @@ def test_disk_needs_ram(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^--preempt-disk needs a --preempt-ram above 0: .+$"):
         parse(*disk, "0")
     for ram in ("1", "-1"):
-        assert parse(*disk, ram).preempt_disk == str(tmp_path)
+        assert parse(*disk, ram).disk.folder == str(tmp_path)
 
 
 def test_copies_beside_steps_look_ahead_and_mirror() -> None:
@@ -208,44 +225,52 @@ def test_the_scheduler_is_told() -> None:
         *("--context-shift", "--preempt-ram", "-1", "-b", "2"),
     )
     assert told == SchedulerConfig(
-        num_slots=3,
         n_ctx=2048,
-        batch_size=3,
-        preempt=False,
-        victim_policy="oldest",
-        entry_order="pass",
-        trigger="watermark",
-        high_percent=70,
-        low_percent=40,
-        starved_after=9,
-        replay_margin=5,
-        rotate_s=7.0,
-        prefill_stretch=3.0,
-        context_shift=True,
+        slots=SlotConfig(num_slots=3),
+        steps=StepConfig(batch_size=2, prefill_stretch=3.0),
+        shift=ShiftConfig(context_shift=True, rotate_s=7.0),
+        preemption=PreemptionConfig(
+            preempt=False,
+            victim_policy="oldest",
+            entry_order="pass",
+            trigger="watermark",
+            high_percent=70,
+            low_percent=40,
+            starved_after=9,
+            replay_margin=5,
+        ),
+        host_budget=HostBudget(parked=None, cached=11650),
         lookahead_steps=8,
-        cache_budget_pages=11650,
         mirror=True,
     )
+    assert told.batch_size == 3  # all slots decode in one step
+
+
+def preemption_props(*args: str) -> dict[str, object]:
+    info = EngineInfo(64, PAGE_BYTES, 100, 512, b"", EngineReport(copies="asynchronous"))
+    told = props(info, parse(*args), scheduling(*args))["preemption"]
+    assert isinstance(told, dict)
+    return told
 
 
 def test_props_tell_policy_and_budget() -> None:
-    info = EngineInfo(64, PAGE_BYTES, 100, 512, b"", EngineReport(copies="asynchronous"))
-    preemption = props(info, scheduling("--preempt-ram", "1", "--preempt-trigger", "watermark"))[
-        "preemption"
-    ]
-    assert isinstance(preemption, dict)
-    assert preemption["policy"] == "youngest"
-    assert (preemption["trigger"], preemption["resume"]) == ("watermark", "head")
-    assert preemption["host_budget_bytes"] == PAGE_BYTES
-    assert (preemption["lookahead_steps"], preemption["mirror"]) == (8, True)
-    assert preemption["copies"] == "asynchronous"
+    told = preemption_props("--preempt-ram", "1", "--preempt-trigger", "watermark")
+    assert told["preempt_policy"] == "youngest"
+    assert (told["preempt_trigger"], told["preempt_resume"]) == ("watermark", "head")
+    assert told["host_budget_bytes"] == PAGE_BYTES
+    assert (told["lookahead_steps"], told["preempt_mirror"]) == (8, True)
+    assert told["copies"] == "asynchronous"
+
+
+def test_props_tell_every_knob_of_preemption_by_the_name_of_its_flag() -> None:
+    names = {item.name for item in settings() if item.name.startswith("preempt")}
+    apart = {"preempt_ram", "preempt_disk", "preempt_disk_limit"}  # told in bytes
+    assert names - apart <= preemption_props().keys()
 
 
 def test_props_tell_what_the_host_store_may_hold(tmp_path: Path) -> None:
     def budgets(*args: str) -> tuple[object, ...]:
-        preemption = props(EngineInfo(64, PAGE_BYTES, 100, 512, b""), scheduling(*args))
-        told = preemption["preemption"]
-        assert isinstance(told, dict)
+        told = preemption_props(*args)
         return tuple(told[f"{kind}_budget_bytes"] for kind in ("host", "disk", "cache"))
 
     disk = ("--preempt-disk", str(tmp_path), "--preempt-disk-limit")
@@ -295,7 +320,7 @@ def test_help_tells_every_flag_its_default_and_variable() -> None:
     parser = argparse.ArgumentParser()
     add_flags(parser)
     shown = re.sub(r"\s+", " ", parser.format_help())
-    for _, setting in settings():
+    for setting in settings():
         if setting.flags:
             assert ", ".join(setting.flags[-1:]) in shown
-            assert f"(default: {setting.default}; env {setting.env})" in shown
+            assert f"(default: {setting.shown}; env {setting.env})" in shown

@@ -15,7 +15,6 @@ from typing import TypedDict
 
 from typing_extensions import Unpack
 
-from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import PAGE_CELLS, Direction, Sampled, SeqId, StepPlan
 from kvalet.core.request import Request, SamplingParams
 from kvalet.core.scheduler import Scheduler
@@ -23,7 +22,7 @@ from kvalet.core.sequence import Sequence
 from kvalet.engine.ggml.engine import load_engine
 from kvalet.runtime.messages import Snapshot
 from kvalet.runtime.service import Service
-from tests.builders import SchedulerOptions, make_prompt
+from tests.builders import SchedulerOptions, make_config, make_prompt
 from tests.preemption.watched import WatchedEngine
 from tests.runtime.clients import LETTERS, Client, check_story
 
@@ -83,7 +82,7 @@ class Stage:
     def __post_init__(self) -> None:
         options: SchedulerOptions = {"n_ctx": self.num_pages * PAGE_CELLS, "decode_chunk": 64}
         options.update(self.options)
-        config = SchedulerConfig(self.num_slots, **options)
+        config = make_config(self.num_slots, **options)
         self.engine = WatchedEngine(
             load_engine(
                 self.model,
@@ -183,7 +182,7 @@ class Stage:
         config = self.scheduler.config
         for client in clients or self.clients:
             told, wanted = self.told(client), replace(client.wanted, id_slot=None)
-            assert told == alone(self.model, wanted, config.n_ctx, config.context_shift)
+            assert told == alone(self.model, wanted, config.n_ctx, config.shift.context_shift)
             assert len(told.drawn) == client.finished.num_tokens
 
     def _before_step(self, plan: StepPlan) -> None:

@@ -113,19 +113,19 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(slot=st.integers(0, 4), timeout_s=st.sampled_from([5.0, 1e6]))
     def park(self, slot: int, timeout_s: float) -> None:
-        if slot < self.scheduler.config.num_slots:
+        if slot < self.scheduler.config.slots.num_slots:
             with suppress(Conflict):
                 self.scheduler.park(SlotId(slot), timeout_s)
 
     @rule(slot=st.integers(0, 4))
     def resume(self, slot: int) -> None:
-        if slot < self.scheduler.config.num_slots:
+        if slot < self.scheduler.config.slots.num_slots:
             with suppress(Conflict):
                 self.scheduler.resume(SlotId(slot))
 
     @rule(slot=st.integers(0, 4), path=st.sampled_from(["a", "b"]))
     def save(self, slot: int, path: str) -> None:
-        if slot < self.scheduler.config.num_slots:
+        if slot < self.scheduler.config.slots.num_slots:
             with suppress(Conflict):
                 _, num_tokens = self.scheduler.states.save(SlotId(slot), path)
                 occupant = self.scheduler.occupant(SlotId(slot))
@@ -134,13 +134,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(slot=st.integers(0, 4), path=st.sampled_from(["a", "b"]))
     def restore(self, slot: int, path: str) -> None:
-        if slot < self.scheduler.config.num_slots and path in self.saved:
+        if slot < self.scheduler.config.slots.num_slots and path in self.saved:
             with suppress(Conflict):
                 self.scheduler.states.restore(SlotId(slot), path, self.saved[path], 30.0)
 
     @rule(slot=st.integers(0, 4))
     def erase(self, slot: int) -> None:
-        if slot < self.scheduler.config.num_slots:
+        if slot < self.scheduler.config.slots.num_slots:
             with suppress(Conflict):
                 self.scheduler.states.erase(SlotId(slot))
 
@@ -163,7 +163,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         self.broken_copies = self.left_out = 0
-        for slot in range(self.scheduler.config.num_slots):
+        for slot in range(self.scheduler.config.slots.num_slots):
             self.resume(slot)
         self.run.until_idle(MAX_STEPS)
         self.run.step(now=1e9)  # what idle slots keep is out of time
@@ -189,7 +189,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         return True
 
     def _line(self) -> list[tuple[tuple[object, ...], Sequence]]:
-        order = LINE_ORDERS[self.scheduler.config.entry_order]
+        order = LINE_ORDERS[self.scheduler.config.preemption.entry_order]
         return [
             (order(seq), seq)
             for seq in self.scheduler.slots
@@ -198,7 +198,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _check_nobody_passed(self, before: list[tuple[tuple[object, ...], Sequence]]) -> None:
         """Of those that were in the line, who is out of it came before who is still there."""
-        if self.scheduler.config.entry_order in PASSING:
+        if self.scheduler.config.preemption.entry_order in PASSING:
             return
         entered = [key for key, seq in before if seq.is_resident]
         stayed = [key for key, seq in before if seq.status in WAITING]

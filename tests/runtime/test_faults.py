@@ -40,7 +40,9 @@ def run(bench: Bench, clients: list[Client]) -> list[Client]:
     failed = [client for client in clients if isinstance(client.events[-1], Failed)]
     for client in clients:
         check_story(client)
-        whole = letters(solo_tokens(client.wanted, config.n_ctx, endless=config.context_shift))
+        whole = letters(
+            solo_tokens(client.wanted, config.n_ctx, endless=config.shift.context_shift)
+        )
         assert whole.startswith(client.text) if client in failed else whole == client.text
     assert bench.loop.failure is None
     assert bench.scheduler.pool.num_referenced == bench.scheduler.store.num_pinned == 0

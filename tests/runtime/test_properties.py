@@ -119,7 +119,7 @@ def test_every_story_is_complete_and_true(
 
 
 def check_text(client: Client, bench: Bench) -> None:
-    endless = bench.scheduler.config.context_shift
+    endless = bench.scheduler.config.shift.context_shift
     tokens = solo_tokens(client.wanted, bench.n_ctx, endless=endless)
     whole = letters(tokens).split(client.wanted.stop[0])[0]
     if client.events and isinstance(client.events[-1], Finished):

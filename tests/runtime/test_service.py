@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from tests.builders import make_config
 from tests.runtime.clients import LETTERS, Client, generation, letters, solo_tokens
 from typing_extensions import override
 
-from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import SeqId, StepPlan
 from kvalet.core.request import Request
 from kvalet.engine.fake import FakeEngine, Faults
@@ -20,7 +20,7 @@ from kvalet.runtime.service import Service
 
 TIMEOUT_S = 10  # of a wait that only a bug lets run out
 N_CTX = 512
-CONFIG = SchedulerConfig(num_slots=2, n_ctx=N_CTX, max_queue=6)
+CONFIG = make_config(num_slots=2, n_ctx=N_CTX, max_queue=6)
 
 
 class ClosableEngine(FakeEngine):

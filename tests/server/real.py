@@ -3,9 +3,9 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
+from typing_extensions import Unpack
 
 from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import StepPlan
@@ -16,10 +16,11 @@ from kvalet.runtime.stream import Vocabulary
 from kvalet.server.app import create_app
 from kvalet.server.model import ServedModel
 from kvalet.server.state import AppState, ServerSettings
+from tests.builders import SchedulerOptions, make_config
 from tests.server.edge import Edge
 from tests.server.fakes import EOS, ByteTokenizer, FakeService
 
-DEFAULTS = SchedulerConfig(num_slots=2, n_ctx=256, max_queue=1)
+DEFAULTS: SchedulerOptions = {"n_ctx": 256, "max_queue": 1}
 
 
 class RealEdge(Edge):
@@ -50,10 +51,13 @@ class RealEdge(Edge):
 
 
 @contextlib.contextmanager
-def real_edge(num_pages: int = 8, step_s: float = 0.0, **config: object) -> Iterator[RealEdge]:
+def real_edge(
+    num_pages: int = 8, step_s: float = 0.0, num_slots: int = 2, **options: Unpack[SchedulerOptions]
+) -> Iterator[RealEdge]:
     """Two slots in a pool of eight pages, unless told otherwise: two long requests do not fit
     together. `step_s`: how long a step takes at least; may be changed as it runs."""
-    edge = RealEdge(replace(DEFAULTS, **config), num_pages, step_s)  # type: ignore[arg-type]
+    told: SchedulerOptions = {**DEFAULTS, **options}
+    edge = RealEdge(make_config(num_slots, **told), num_pages, step_s)
     try:
         yield edge
     finally:

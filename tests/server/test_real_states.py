@@ -8,6 +8,7 @@ import pytest
 
 from kvalet.cli.flags import ServeConfig
 from kvalet.cli.serve import load_model, server_settings
+from kvalet.settings import changed
 from tests.engine.tiny_models import write_tiny_llama
 from tests.server.edge import Edge
 
@@ -33,7 +34,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def serving(model: Path, folder: Path) -> Iterator[Edge]:
     """A server from its start to its end."""
-    config = ServeConfig(
+    config = changed(
+        ServeConfig(),
         ctx_size=512,
         parallel=2,
         threads=1,

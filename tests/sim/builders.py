@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from kvalet.settings import changed
 from kvalet.sim.costs import CostModel
 from kvalet.sim.scenario import Scenario
 from kvalet.sim.workloads import Lengths, Request, draw
@@ -19,7 +20,7 @@ NOTHING = CostModel(
     page_in_s=0.0,
 )
 SECOND_A_STEP = replace(NOTHING, step_s=1.0, page_out_s=0.5, page_in_s=0.25)
-PRESSED = Scenario(chats=4, tokens=250, ctx_size=640)  # `draw_small` for it parks
+PRESSED = changed(Scenario(), chats=4, tokens=250, ctx_size=640)  # `draw_small` for it parks
 
 
 def request(conversation: int, num_prompt: int, num_output: int, at: float = 0.0) -> Request:

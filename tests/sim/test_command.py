@@ -15,7 +15,7 @@ from kvalet.cli import main
 from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
 from kvalet.sim.calibration import StepRecord
 from kvalet.sim.costs import CostModel
-from kvalet.sim.scenario import LOAD_FIELDS, Scenario
+from kvalet.sim.scenario import LOAD, SETTINGS
 
 SMALL = ("simulate", "--tokens", "150", "-c", "512", "--chats", "4", "--seeds", "2", "-j", "1")
 ONE = (*SMALL, "--preempt-policy", "smallest", "--preempt-resume", "head")
@@ -73,8 +73,8 @@ def test_csv_has_a_row_for_each_run(capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(_output(capsys, (*ONE, "--csv")))))
     assert [row["seed"] for row in rows] == ["1", "2"]
     assert all(float(row["makespan_s"]) > 0 for row in rows)
-    assert set(LOAD_FIELDS) < set(rows[0])
-    assert len(rows[0]) == len(asdict(Scenario())) + 14
+    assert set(LOAD) < set(rows[0])
+    assert len(rows[0]) == len(SETTINGS) + 14
 
 
 def test_a_trace_is_played(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

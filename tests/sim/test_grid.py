@@ -1,16 +1,15 @@
 """Many runs, in one process or in several."""
 
-from dataclasses import replace
-
 import pytest
 
+from kvalet.settings import changed
 from kvalet.sim import grid
 from kvalet.sim.costs import CostModel
 from kvalet.sim.grid import Cell, Load, baseline_of
 from tests.sim.builders import PRESSED, request
 
 SCENARIOS = [
-    replace(PRESSED, preempt_policy=policy, workload=workload)
+    changed(PRESSED, preempt_policy=policy, workload=workload)
     for workload in ("uniform", "agents")
     for policy in ("smallest", "largest")
 ]

@@ -7,6 +7,7 @@ import pytest
 
 from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
 from kvalet.core.scheduler import Scheduler
+from kvalet.settings import changed
 from kvalet.sim.costs import CostModel
 from kvalet.sim.figures import figures_of
 from kvalet.sim.run import Run, Simulation, simulate
@@ -16,7 +17,7 @@ from kvalet.sim.workloads import WORKLOADS, Lengths, Request, draw
 from tests.sim.builders import PRESSED, SECOND_A_STEP, draw_small, request
 
 COSTS = CostModel()
-SYNCHRONOUS = Scenario(preempt_async=False, cache_ram=0)
+SYNCHRONOUS = changed(Scenario(), preempt_async=False, cache_ram=0)
 
 
 def _ends(run: Run) -> list[float | None]:
@@ -24,7 +25,7 @@ def _ends(run: Run) -> list[float | None]:
 
 
 def test_two_chats_with_room_for_both() -> None:
-    scenario = replace(SYNCHRONOUS, ctx_size=256)
+    scenario = changed(SYNCHRONOUS, ctx_size=256)
     run = simulate(scenario, (request(0, 40, 3), request(1, 40, 5)), SECOND_A_STEP)
     # Step 1 computes both prompts and draws both first tokens; then a token a step each.
     assert _ends(run) == [3.0, 5.0]
@@ -37,7 +38,7 @@ def test_two_chats_with_room_for_both() -> None:
 def test_two_chats_that_do_not_fit_together() -> None:
     """In 128 cells each of the two grows to 92. At 63 the next step but one needs a third page, and
     the later chat makes way."""
-    scenario = replace(SYNCHRONOUS, ctx_size=128)
+    scenario = changed(SYNCHRONOUS, ctx_size=128)
     run = simulate(scenario, (request(0, 32, 60), request(1, 32, 60)), SECOND_A_STEP)
     first, second = run.timelines
     # A token a step, and a second in which the other's two pages go out.
@@ -58,7 +59,7 @@ def test_two_chats_that_do_not_fit_together() -> None:
 
 
 def test_what_is_not_copied_is_computed_again() -> None:
-    scenario = replace(SYNCHRONOUS, ctx_size=128, preempt_ram=0)
+    scenario = changed(SYNCHRONOUS, ctx_size=128, preempt_ram=0)
     run = simulate(scenario, (request(0, 32, 60), request(1, 32, 60)), SECOND_A_STEP)
     figures = figures_of(run)
     assert (figures.parks, figures.cells_copied) == (1, 0)
@@ -67,7 +68,7 @@ def test_what_is_not_copied_is_computed_again() -> None:
 
 
 def test_a_queue_is_no_wait() -> None:
-    scenario = replace(SYNCHRONOUS, ctx_size=256, parallel=1)
+    scenario = changed(SYNCHRONOUS, ctx_size=256, parallel=1)
     run = simulate(scenario, (request(0, 40, 3), request(1, 40, 5)), SECOND_A_STEP)
     figures = figures_of(run)
     assert (figures.longest_queue_s, figures.longest_wait_s) == (3.0, 0.0)
@@ -76,7 +77,7 @@ def test_a_queue_is_no_wait() -> None:
 def test_a_long_copy_with_nobody_running_is_no_standstill() -> None:
     """The leader leaves while the other comes back: pages of 2 s, and nothing to compute."""
     costs = replace(SECOND_A_STEP, step_s=0.01, page_in_s=2.0)
-    scenario = Scenario(ctx_size=128, preempt_mirror=False)
+    scenario = changed(Scenario(), ctx_size=128, preempt_mirror=False)
     run = simulate(scenario, (request(0, 32, 60), request(1, 32, 60)), costs)
     figures = figures_of(run)
     assert (figures.parks, figures.completed) == (1, 2)
@@ -84,7 +85,7 @@ def test_a_long_copy_with_nobody_running_is_no_standstill() -> None:
 
 
 def test_time_passes_until_the_next_arrival() -> None:
-    scenario = replace(SYNCHRONOUS, ctx_size=256)
+    scenario = changed(SYNCHRONOUS, ctx_size=256)
     run = simulate(scenario, (request(0, 8, 2, at=10.0), request(1, 8, 2, at=50.5)), SECOND_A_STEP)
     assert _ends(run) == [12.0, 52.5]
     assert figures_of(run).makespan_s == 42.5
@@ -96,7 +97,7 @@ def test_a_turn_follows_the_one_before_and_finds_its_pages() -> None:
         Request(0, 0.0, 64, 40, 40),
         Request(0, 0.0, 120, 2, 2, pause_s=5.0),
     )
-    run = simulate(replace(SYNCHRONOUS, ctx_size=512), turns, SECOND_A_STEP)
+    run = simulate(changed(SYNCHRONOUS, ctx_size=512), turns, SECOND_A_STEP)
     assert run.timelines[1].arrival_s == 40.0 + 5.0
     # 64 + 40 tokens are known, the last of them was drawn but not computed: three full pages.
     assert figures_of(run).tokens_cached == 96
@@ -105,7 +106,7 @@ def test_a_turn_follows_the_one_before_and_finds_its_pages() -> None:
 @pytest.mark.parametrize("order", LINE_ORDERS)
 @pytest.mark.parametrize("policy", VICTIM_POLICIES)
 def test_every_policy_by_its_name(policy: str, order: str) -> None:
-    scenario = replace(PRESSED, preempt_policy=policy, preempt_resume=order)
+    scenario = changed(PRESSED, preempt_policy=policy, preempt_resume=order)
     figures = figures_of(simulate(scenario, draw_small("measured"), COSTS))
     assert figures.completed == figures.requests == 4
     assert figures.parks > 0
@@ -114,7 +115,7 @@ def test_every_policy_by_its_name(policy: str, order: str) -> None:
 @pytest.mark.parametrize("trigger", ["lookahead", "watermark"])
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_every_workload_ends_with_its_bookkeeping_in_order(workload: str, trigger: str) -> None:
-    scenario = replace(PRESSED, preempt_trigger=trigger)
+    scenario = changed(PRESSED, preempt_trigger=trigger)
     requests = draw_small(workload, arrivals="poisson")
     simulation = Simulation(scenario, requests, COSTS)
     run = simulation.run()
@@ -146,11 +147,11 @@ def test_the_scheduler_is_not_told_how_long_an_answer_is() -> None:
 
 def test_a_replay_is_not_begun_for_a_few_tokens() -> None:
     """Eight chats that take turns in a small pool without host memory (ADR 0010)."""
-    pressed = Scenario(tokens=200, ctx_size=768, parallel=8, preempt_ram=0, cache_ram=0)
+    pressed = changed(Scenario(), tokens=200, ctx_size=768, parallel=8, preempt_ram=0, cache_ram=0)
     requests = draw("measured", "together", 8, 1.0, Lengths(200, 768), seed=1)
     patient, hasty = (
-        figures_of(simulate(replace(pressed, preempt_replay_margin=steps), requests, COSTS))
-        for steps in (pressed.preempt_replay_margin, 0)
+        figures_of(simulate(changed(pressed, preempt_replay_margin=steps), requests, COSTS))
+        for steps in (pressed.preemption.replay_margin, 0)
     )
     assert patient.completed == hasty.completed == 8
     assert patient.parks < hasty.parks

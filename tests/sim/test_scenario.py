@@ -1,27 +1,44 @@
 """A scenario is what `kvalet serve` makes of the same flags."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
+
+import pytest
 
 from kvalet.cli import config
 from kvalet.cli.serve import scheduler_config
-from kvalet.sim.scenario import Scenario
+from kvalet.settings import changed, values_of
+from kvalet.sim.scenario import SETTINGS, Scenario
 
 PAGE_BYTES = 737_280
 N_CTX = 4096
+OWN = {"workload", "arrivals", "chats", "tokens", "gap", "lookahead"}
 
 
-def test_defaults_are_those_of_serve() -> None:
-    served, simulated = asdict(config.ServeConfig()), asdict(Scenario())
-    # serve takes one from the model and the other from the trigger
-    common = set(served) & set(simulated) - {"ctx_size", "preempt_policy"}
-    assert {"preempt_trigger", "preempt_resume", "preempt_ram", "cache_ram", "parallel"} < common
-    assert {name: simulated[name] for name in common} == {name: served[name] for name in common}
+def test_what_serve_has_too_is_declared_there() -> None:
+    served = {item.name: item for item in config.settings()}
+    for item in SETTINGS:
+        if item.name not in OWN | {"ctx_size"}:  # serve takes its context from the model
+            assert item is served[item.name]
+
+
+@pytest.mark.parametrize("field", ["slots", "steps", "preemption", "copies", "memory"])
+def test_a_group_has_no_setting_that_cannot_be_simulated(field: str) -> None:
+    names = {item.name for item in SETTINGS}
+    missing = values_of(getattr(Scenario(), field)).keys() - names
+    assert missing <= {"max_queue", "preempt_every", "preempt_planner"}
 
 
 def test_the_scheduler_is_configured_as_serve_does_it() -> None:
     for flags in ({}, {"preempt_async": "off"}, {"preempt_ram": "-1", "cache_ram": "0"}):
-        served = scheduler_config(config.load(flags, {}), N_CTX, PAGE_BYTES)
-        given = {name: getattr(config.load(flags, {}), name) for name in flags}
-        scenario = Scenario(ctx_size=N_CTX, **given)
-        simulated = scenario.scheduler_config(PAGE_BYTES, served.max_queue)
-        assert simulated == replace(served, victim_policy=served.victims)
+        serve = config.load(flags, {})
+        served = scheduler_config(serve, N_CTX, PAGE_BYTES)
+        given = {name: values_of(serve)[name] for name in flags}
+        scenario = changed(Scenario(), ctx_size=N_CTX, **given)
+        simulated = scenario.scheduler_config(PAGE_BYTES, served.slots.max_queue)
+        assert simulated == served
+
+
+def test_a_lookahead_of_ones_own() -> None:
+    served = Scenario().scheduler_config(PAGE_BYTES, 1)
+    longer = changed(Scenario(), lookahead=20).scheduler_config(PAGE_BYTES, 1)
+    assert longer == replace(served, lookahead_steps=20)

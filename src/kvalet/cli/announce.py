@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from rich.markup import escape
 
-from kvalet.cli.flags import ServeConfig
 from kvalet.core.plan import PAGE_CELLS
 from kvalet.engine.base import EngineInfo
 from kvalet.server.model import ServedModel
@@ -42,9 +41,9 @@ def exactness(info: EngineInfo) -> str:
     return "exact: a token's bits do not depend on who else is served"
 
 
-def curl(url: str, config: ServeConfig) -> Iterator[str]:
+def curl(url: str, *, has_key: bool) -> Iterator[str]:
     """A request to try, as a shell command."""
     yield f"  curl {escape(url)}/v1/chat/completions -H 'Content-Type: application/json' \\"
-    if config.api_key:
+    if has_key:
         yield '    -H "Authorization: Bearer $LLAMA_API_KEY" \\'
     yield """    -d '{"messages": [{"role": "user", "content": "Hello!"}]}'"""

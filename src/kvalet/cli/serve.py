@@ -5,7 +5,6 @@ Decides nothing that a flag does not say; every part is handed what it needs.
 
 import logging
 import math
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -16,12 +15,13 @@ from rich.markup import escape
 
 from kvalet.cli import announce
 from kvalet.cli.config import knobs
-from kvalet.cli.flags import DEFAULT_CTX_LIMIT, UNLIMITED, ServeConfig
-from kvalet.core.config import SchedulerConfig
+from kvalet.cli.flags import DEFAULT_CTX_LIMIT, ServeConfig
+from kvalet.core.config import UNLIMITED, SchedulerConfig
 from kvalet.core.plan import PAGE_CELLS, pages_for
 from kvalet.engine.base import EngineInfo
 from kvalet.engine.ggml.engine import load_engine
 from kvalet.errors import ConfigError
+from kvalet.machine import num_processors
 from kvalet.model import sources
 from kvalet.model.chat_template import ChatTemplate
 from kvalet.model.gguf import GGUFFile
@@ -32,6 +32,7 @@ from kvalet.runtime.stream import Vocabulary
 from kvalet.server.model import ServedModel
 from kvalet.server.run import run as run_server
 from kvalet.server.state import ServerSettings
+from kvalet.settings import values_of
 
 # The engine thread waits at most this long for Python code of another one (docs/adr/0005).
 SWITCH_INTERVAL_S = 2e-4
@@ -41,9 +42,6 @@ PROBE_S = {"auto": 0.3, "on": math.inf, "off": 0.0}
 
 MIN_CTX = 2  # cells
 MIN_SHIFT_CTX = 64  # cells: a page to keep and one to forget
-MIB = 1 << 20
-
-LOOKAHEAD_STEPS = 8  # while copies run beside steps (behaviour P1)
 
 logger = logging.getLogger(__name__)
 
@@ -54,38 +52,41 @@ def run(config: ServeConfig) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     console = Console(soft_wrap=True, highlight=False)
-    path = sources.resolve(config.model)
+    path = sources.resolve(config.load.model)
     for knob in knobs(config):
         console.print(f"test knob set: {knob}", style="yellow")
-    if config.preempt_resume == "pass":
+    if config.preemption.entry_order == "pass":
         logger.warning("--preempt-resume pass: small chats may keep a large one waiting for long")
     facts: list[str] = []
 
     def load() -> ServedModel:
         model, info = load_model(config, path)
         facts.extend(announce.facts(model, info))
-        if config.exact != "off":
+        if config.load.exact != "off":
             facts.append(announce.exactness(info))
         return model
 
     def on_ready(url: str) -> None:
         listening = f"listening on [bold]{escape(url)}[/], Ctrl-C stops\n"
-        console.print(*facts, listening, *announce.curl(url, config), sep="\n")
+        console.print(
+            *facts, listening, *announce.curl(url, has_key=bool(config.http.api_key)), sep="\n"
+        )
 
     return run_server(server_settings(config), load, on_ready)
 
 
 def server_settings(config: ServeConfig) -> ServerSettings:
+    http = config.http
     return ServerSettings(
-        host=config.host,
-        port=config.port,
-        api_keys=(config.api_key,) if config.api_key else (),
-        cors_origins=config.cors_origins,
-        max_new_tokens=None if config.predict == UNLIMITED else config.predict,
-        sse_ping_interval_s=config.sse_ping_interval,
-        park_timeout_s=config.park_timeout,
-        drain_s=config.drain_seconds,
-        slot_save_path=_folder(config.slot_save_path),
+        host=http.host,
+        port=http.port,
+        api_keys=(http.api_key,) if http.api_key else (),
+        cors_origins=http.cors_origins,
+        max_new_tokens=None if http.predict == UNLIMITED else http.predict,
+        sse_ping_interval_s=http.sse_ping_interval,
+        park_timeout_s=http.park_timeout,
+        drain_s=http.drain_seconds,
+        slot_save_path=_folder(http.slot_save_path),
     )
 
 
@@ -104,7 +105,7 @@ def load_model(config: ServeConfig, path: Path) -> tuple[ServedModel, EngineInfo
         n_params = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
     service, info, scheduling = _start_engine(config, path, n_ctx_train, tokenizer)
     model = ServedModel(
-        name=config.alias or path.stem,
+        name=config.load.alias or path.stem,
         path=str(path),
         service=service,
         tokenizer=tokenizer,
@@ -113,16 +114,16 @@ def load_model(config: ServeConfig, path: Path) -> tuple[ServedModel, EngineInfo
         n_embd=n_embd,
         n_params=n_params,
         size_bytes=path.stat().st_size,
-        props=props(info, scheduling),
+        props=props(info, config, scheduling),
     )
     return model, info
 
 
 def _recorder(config: ServeConfig, page_bytes: int) -> StepRecorder | None:
-    if not config.record:
+    if not config.watch.record:
         return None
-    path = Path(config.record)
-    return StepRecorder(path, page_bytes=page_bytes, is_async=config.preempt_async)
+    path = Path(config.watch.record)
+    return StepRecorder(path, page_bytes=page_bytes, is_async=config.copies.beside_steps)
 
 
 def _start_engine(
@@ -132,17 +133,17 @@ def _start_engine(
     engine = load_engine(
         path,
         num_pages=pages_for(n_ctx),
-        threads=config.threads or _num_processors(),
-        max_step_tokens=_batch_size(config),
-        max_seqs=config.parallel,
-        poison=config.check,
-        probe_s=PROBE_S[config.exact],
+        threads=config.load.threads or num_processors(),
+        max_step_tokens=config.steps.max_tokens(config.slots.num_slots),
+        max_seqs=config.slots.num_slots,
+        poison=config.watch.check,
+        probe_s=PROBE_S[config.load.exact],
         cache_dir=platformdirs.user_cache_path("kvalet", appauthor=False) / "facts",
-        async_copies=config.preempt_async,
-        disk_dir=_folder(config.preempt_disk),
+        async_copies=config.copies.beside_steps,
+        disk_dir=_folder(config.disk.folder),
     )
     try:
-        if config.exact == "on":
+        if config.load.exact == "on":
             _require_exact(engine.info)
         recorder = _recorder(config, engine.info.page_bytes)
     except ConfigError:
@@ -151,7 +152,7 @@ def _start_engine(
     scheduling = scheduler_config(config, n_ctx, engine.info.page_bytes)
     vocabulary = Vocabulary(tokenizer.token_bytes, frozenset(tokenizer.eog_ids))
     service = Service(
-        engine, scheduling, vocabulary, check_every_step=config.check, recorder=recorder
+        engine, scheduling, vocabulary, check_every_step=config.watch.check, recorder=recorder
     )
     service.start()
     return service, engine.info, scheduling
@@ -166,89 +167,50 @@ def _require_exact(info: EngineInfo) -> None:
         )
 
 
-def _batch_size(config: ServeConfig) -> int:
-    return max(config.batch_size, config.parallel)  # all slots decode in one step
-
-
 def scheduler_config(config: ServeConfig, n_ctx: int, page_bytes: int) -> SchedulerConfig:
     """`n_ctx` in cells."""
+    disk = config.disk.limit if config.disk.folder else 0
     return SchedulerConfig(
-        num_slots=config.parallel,
         n_ctx=n_ctx,
-        batch_size=_batch_size(config),
-        max_queue=config.max_queue,
-        prefill_stretch=config.prefill_stretch,
-        preempt=config.preempt,
-        trigger=config.preempt_trigger,
-        high_percent=config.preempt_high,
-        low_percent=config.preempt_low,
-        victim_policy=config.preempt_policy,
-        entry_order=config.preempt_resume,
-        rotate_s=config.preempt_rotate,
-        context_shift=config.context_shift,
-        starved_after=config.preempt_starved,
-        replay_margin=config.preempt_replay_margin,
-        lookahead_steps=LOOKAHEAD_STEPS if config.preempt_async else 1,
-        host_budget_pages=_pages(config.preempt_ram, page_bytes),
-        disk_budget_pages=_disk_pages(config, page_bytes),
-        cache_budget_pages=_pages(config.cache_ram, page_bytes),
-        mirror=config.preempt_mirror and config.preempt_async,
-        preempt_every=config.preempt_every,
-        planner=config.preempt_planner,
+        slots=config.slots,
+        steps=config.steps,
+        shift=config.shift,
+        preemption=config.preemption,
+        host_budget=config.memory.budget(page_bytes, disk),
+        lookahead_steps=config.copies.lookahead_steps,
+        mirror=config.copies.mirror,
     )
-
-
-def _pages(budget_mib: int, page_bytes: int) -> int | None:
-    return None if budget_mib == UNLIMITED else budget_mib * MIB // page_bytes
-
-
-def _disk_pages(config: ServeConfig, page_bytes: int) -> int | None:
-    return _pages(config.preempt_disk_limit, page_bytes) if config.preempt_disk else 0
 
 
 def context(config: ServeConfig, n_ctx_train: int) -> int:
     """Cells of the pool. Raises ConfigError for one too small for what is asked of it."""
-    n_ctx = config.ctx_size or n_ctx_train
-    if config.ctx_size is None:
+    n_ctx = config.load.ctx_size or n_ctx_train
+    if config.load.ctx_size is None:
         n_ctx = min(n_ctx_train, DEFAULT_CTX_LIMIT)
     if n_ctx < MIN_CTX:
         raise ConfigError(f"--ctx-size: {n_ctx} cells hold no prompt and an answer")
-    if config.context_shift and n_ctx < MIN_SHIFT_CTX:
+    if config.shift.context_shift and n_ctx < MIN_SHIFT_CTX:
         raise ConfigError(
             f"--context-shift needs a --ctx-size of at least {MIN_SHIFT_CTX} cells, not {n_ctx}"
         )
     return n_ctx
 
 
-def _num_processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def props(info: EngineInfo, scheduling: SchedulerConfig) -> dict[str, object]:
-    """What /props says of pool, engine (its exactness too) and preemption (behaviour M2)."""
+def props(info: EngineInfo, config: ServeConfig, scheduling: SchedulerConfig) -> dict[str, object]:
+    """What /props says of pool, engine (its exactness too) and preemption (behaviour M2). What a
+    flag sets has the flag's name."""
     pool = {"num_pages": info.num_pages, "page_cells": PAGE_CELLS, "page_bytes": info.page_bytes}
-    budgets = {
-        "host_budget_bytes": scheduling.host_budget_pages,
-        "disk_budget_bytes": scheduling.disk_budget_pages,
-        "cache_budget_bytes": scheduling.cache_budget_pages,
-    }
+    budget = scheduling.host_budget
     preemption = {
-        "enabled": scheduling.preempt,
-        "trigger": scheduling.trigger,
-        "high_percent": scheduling.high_percent,
-        "low_percent": scheduling.low_percent,
-        "policy": scheduling.victims,
-        "resume": scheduling.entry_order,
-        "starved_after": scheduling.starved_after,
-        "rotate_s": scheduling.rotate_s,
-        "context_shift": scheduling.context_shift,
+        **values_of(scheduling.preemption),
+        **values_of(scheduling.shift),
+        **values_of(config.copies),
+        "preempt_policy": scheduling.preemption.victims,
         "lookahead_steps": scheduling.lookahead_steps,
-        "replay_margin": scheduling.replay_margin,
-        "mirror": scheduling.mirror,
         "copies": info.report.copies,
-        **{name: _in_bytes(pages, info.page_bytes) for name, pages in budgets.items()},
+        "host_budget_bytes": _in_bytes(budget.parked, info.page_bytes),
+        "disk_budget_bytes": _in_bytes(budget.disk, info.page_bytes),
+        "cache_budget_bytes": _in_bytes(budget.cached, info.page_bytes),
     }
     return {"pool": pool, "engine": asdict(info.report), "preemption": preemption}
 

@@ -33,7 +33,7 @@ class Batcher:
         self._pool = pool
         self._parking = parking
         self._guard = guard
-        self.pacing = Pacing(config.prefill_stretch)
+        self.pacing = Pacing(config.steps.prefill_stretch)
 
     def pace(self, active: Iterable[Sequence], *, joining: bool = False) -> Pace:
         """How fast sequences go. While somebody decodes, a step's prefill is one small chunk,
@@ -43,10 +43,11 @@ class Batcher:
         num_decoding = statuses.count(Status.DECODE)
         total = self._config.batch_size - num_decoding
         if num_decoding:
-            total = min(total, self._config.decode_chunk or self.pacing.chunk())
+            total = min(total, self._config.steps.decode_chunk or self.pacing.chunk())
         chunk = max(1, total // max(1, num_filling))
         config = self._config
-        return Pace(chunk, config.lookahead_steps, config.n_ctx, config.replay_margin)
+        margin = config.preemption.replay_margin
+        return Pace(chunk, config.lookahead_steps, config.n_ctx, margin)
 
     def grants(self, active: list[Sequence]) -> Iterator[tuple[Sequence, Grant | None]]:
         """Who takes part and with what; None for one that no page can be had for."""

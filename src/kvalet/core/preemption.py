@@ -34,7 +34,8 @@ class Preemption:
         changes: list[Change],
     ) -> None:
         """`changes`: where it reports what happens to sequences."""
-        self._config = config
+        self._knobs = config.preemption
+        self._rotate_s = config.shift.rotate_s
         self._slots = slots
         self._pool = pool
         self._transfers = transfers
@@ -43,10 +44,10 @@ class Preemption:
         self._guard = guard
         self._counters = counters
         self._changes = changes
-        self._trigger = make_trigger(config)
-        self._victim_order = policy.VICTIM_POLICIES[config.victims]
-        self._line_order = policy.LINE_ORDERS[config.entry_order]
-        self._may_pass = config.entry_order in policy.PASSING
+        self._trigger = make_trigger(config.preemption)
+        self._victim_order = policy.VICTIM_POLICIES[config.preemption.victims]
+        self._line_order = policy.LINE_ORDERS[config.preemption.entry_order]
+        self._may_pass = config.preemption.entry_order in policy.PASSING
         self._now = 0.0
         self._next_ticket = 0
         self._is_short = False
@@ -57,11 +58,11 @@ class Preemption:
         for seq in self._slots.take_started():
             self._join_line(seq)
         self._park_held()
-        if self._config.preempt:
+        if self._knobs.preempt:
             self._park_forced()
             self._relieve()
         self._enter()
-        if self._config.preempt:
+        if self._knobs.preempt:
             self._rotate()
         self._announce_waiting()
 
@@ -106,7 +107,7 @@ class Preemption:
 
     def _park_forced(self) -> None:
         """The test knob: every sequence, the leader and a lone one too (behaviour P13)."""
-        every = self._config.preempt_every
+        every = self._knobs.preempt_every
         for seq in self._slots.active(Status.DECODE) if every else ():
             if seq.num_generated % every == 0 and seq.forced_at != seq.num_generated:
                 seq.forced_at = seq.num_generated
@@ -138,7 +139,7 @@ class Preemption:
         """Passed over while another candidate exists: one that can only be copied and does not fit
         the budget, one parked often already, one part-way through a replay (behaviour P2, P7)."""
         is_stuck = not seq.can_replay and self._lacks_place(seq)
-        is_starved = seq.num_preempts >= self._config.starved_after
+        is_starved = seq.num_preempts >= self._knobs.starved_after
         is_spared = is_starved or seq.status is Status.REPLAY
         return (is_stuck, is_spared, seq.request.priority, *self._victim_order(seq))
 
@@ -216,7 +217,7 @@ class Preemption:
     def _rotate(self) -> None:
         """A resident that shifts for ever makes way for a head that waited long (behaviour P10)."""
         head = self.head()
-        is_due = head is not None and self._now - head.waiting_since >= self._config.rotate_s
+        is_due = head is not None and self._now - head.waiting_since >= self._rotate_s
         if head is None or not is_due or self._transfers.is_moving:
             return
         with self._guard(head):

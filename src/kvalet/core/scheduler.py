@@ -49,7 +49,7 @@ class Scheduler:
         self.store = HostStore(config.host_budget)
         self.counters = Counters()
         self._changes: list[Change] = []
-        self._slots = Slots(config.num_slots, config.max_queue)
+        self._slots = Slots(config.slots.num_slots, config.slots.max_queue)
         self._transfers = Transfers(self.pool, self.store)
         self._parking = Parking(self.pool, self.store, self._transfers, root)
         self._keeping = Keeping(self.pool, self.store, self._transfers, self._parking)
@@ -135,7 +135,7 @@ class Scheduler:
         RequestError, ContextExceeded or Overloaded."""
         for seq in family:
             self.config.validate(seq.request.prompt, seq.request.id_slot)
-            seq.is_endless = self.config.context_shift
+            seq.is_endless = self.config.shift.context_shift
         self._slots.add(family)
 
     def cancel(self, seq_id: SeqId) -> None:
@@ -222,7 +222,7 @@ class Scheduler:
                 yield grant
             elif self._transfers.num_leaving(self._active()):
                 is_waiting = True
-            elif not self.config.preempt:
+            elif not self.config.preemption.preempt:
                 self._fail(seq, CONTEXT_EXCEEDED)
         self.counters.n_waits_for_copy += is_waiting
 

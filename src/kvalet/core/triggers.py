@@ -10,7 +10,7 @@ from typing import Protocol
 from typing_extensions import override
 
 from kvalet.core import room
-from kvalet.core.config import SchedulerConfig
+from kvalet.core.config import PreemptionConfig
 from kvalet.core.pages import PagePool
 from kvalet.core.room import Entry, Pace
 from kvalet.core.sequence import Sequence
@@ -81,7 +81,7 @@ class Watermark:
         return coming <= pool.num_clear and 100 * use < self.low * pool.num_pages
 
 
-def make_trigger(config: SchedulerConfig) -> Trigger:
+def make_trigger(config: PreemptionConfig) -> Trigger:
     if config.trigger == "watermark":
         return Watermark(config.high_percent, config.low_percent)
     return Lookahead() if config.planner else LastResort()

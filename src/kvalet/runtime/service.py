@@ -56,8 +56,8 @@ class Service:
     ) -> None:
         self._config = config
         self.n_ctx = config.n_ctx
-        self.num_slots = config.num_slots
-        self.max_queue = config.max_queue
+        self.num_slots = config.slots.num_slots
+        self.max_queue = config.slots.max_queue
         self.fingerprint = engine.info.fingerprint  # of the state files it takes
         self.page_bytes = engine.info.page_bytes
         self._inbox = Inbox()

@@ -143,7 +143,7 @@ def _bare(axis: Axes) -> None:
 
 def _title(scenario: Scenario, run: Run) -> str:
     return (
-        f"{load_name(scenario)}; {scenario.preempt_policy}, {scenario.preempt_resume}: "
+        f"{load_name(scenario)}; {scenario.preemption.victims}, {scenario.preemption.entry_order}: "
         f"{run.counters.n_preempt} parks, "
         f"{run.end_s - run.start_s:.1f} s"
     )

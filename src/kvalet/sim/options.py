@@ -2,21 +2,22 @@
 
 import argparse
 import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar
 
-from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
 from kvalet.errors import ConfigError
-from kvalet.settings import choice, integer, number, show, switch
-from kvalet.sim.scenario import UNLIMITED, Scenario
-from kvalet.sim.workloads import ARRIVALS, WORKLOADS
+from kvalet.machine import num_processors
+from kvalet.settings import Choice, Setting, changed, integer
+from kvalet.sim.scenario import DRAWN, SETTINGS, Scenario
+
+T = TypeVar("T")
 
 ALL: Final = "all"
 DEFAULT_SEEDS: Final = 60
-DRAWN: Final = ("workload", "arrivals", "chats", "tokens", "gap")  # what a trace says itself
+COMPARED: Final = ("preempt_policy", "preempt_resume")  # all of them, unless told otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,94 +33,43 @@ class Options:
     calibrate: Path | None
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """A field of `Scenario` as a flag that takes one value or several."""
-
-    field: str
-    flags: tuple[str, ...]
-    parse: Callable[[str], object]
-    metavar: str
-    about: str
-    names: tuple[str, ...] = ()  # what `all` stands for
-    is_all: bool = False  # by default
-
-    @property
-    def shown(self) -> str:
-        value = getattr(Scenario(), self.field)
-        return ALL if self.is_all else "as serve has it" if value is None else show(value)
-
-    def values(self, text: str) -> list[object]:
-        """Raises ArgumentTypeError."""
-        words = self.names if text == ALL and self.names else text.split(",")
-        return list(dict.fromkeys(self._value(word) for word in words))
-
-    def _value(self, word: str) -> object:
-        try:
-            return self.parse(word)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"expected {error}, not {word!r}") from None
-
-
-def _named(field: str, names: Iterable[str], about: str, *flags: str, is_all: bool = False) -> Axis:
-    words = tuple(names)
-    about = f"{about}: {', '.join(words)}, or {ALL}"
-    return Axis(field, flags, choice(*words), "NAME", about, words, is_all)
-
-
-AXES: Final = (
-    _named("workload", WORKLOADS, "how long chats are", "--workload"),
-    _named("arrivals", ARRIVALS, "when they come", "--arrivals"),
-    Axis("chats", ("--chats",), integer(1), "N", "conversations"),
-    Axis("tokens", ("--tokens",), integer(1), "N", "of a typical answer"),
-    Axis("gap", ("--gap",), number(0.001, 1e6), "SECONDS", "between arrivals, unless together"),
-    Axis("ctx_size", ("-c", "--ctx-size"), integer(64), "CELLS", "of the pool"),
-    Axis("parallel", ("-np", "--parallel"), integer(1, 256), "SLOTS", "chats served at once"),
-    _named("preempt_policy", VICTIM_POLICIES, "who is parked", "--preempt-policy", is_all=True),
-    _named("preempt_resume", LINE_ORDERS, "who enters", "--preempt-resume", is_all=True),
-    _named(
-        "preempt_trigger", ("lookahead", "watermark"), "when one is parked", "--preempt-trigger"
-    ),
-    Axis("lookahead", ("--lookahead",), integer(1), "STEPS", "that the trigger looks ahead"),
-    Axis("preempt_high", ("--preempt-high",), integer(1, 100), "PERCENT", "watermark: park above"),
-    Axis("preempt_low", ("--preempt-low",), integer(1, 100), "PERCENT", "watermark: enter below"),
-    Axis("preempt_starved", ("--preempt-starved",), integer(1), "N", "parks until passed over"),
-    Axis(
-        "preempt_replay_margin",
-        ("--preempt-replay-margin",),
-        integer(0),
-        "STEPS",
-        "room after a replay, to begin it",
-    ),
-    Axis(
-        "preempt_ram",
-        ("--preempt-ram",),
-        integer(UNLIMITED),
-        "MiB",
-        "host memory for parked chats; -1: no limit, 0: compute again instead",
-    ),
-    Axis(
-        "cache_ram",
-        ("-cram", "--cache-ram"),
-        integer(UNLIMITED),
-        "MiB",
-        "host memory for pages that left the pool; -1: no limit",
-    ),
-    Axis("preempt_async", ("--preempt-async",), switch, "on|off", "copies run beside steps"),
-    Axis("preempt_mirror", ("--preempt-mirror",), switch, "on|off", "pages are copied ahead"),
-)
-
-
 def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "scenarios", "each may be a list, as in `--ctx-size 2048,4096`; every combination is tried"
     )
-    for axis in AXES:
-        about = f"{axis.about} (default: {axis.shown})".replace("%", "%%")
+    for item in SETTINGS:
         group.add_argument(
-            *axis.flags, dest=axis.field, type=axis.values, metavar=axis.metavar, help=about
+            *(flag for flag in item.flags if not flag.startswith("--no-")),
+            dest=item.name,
+            type=partial(_values, item),
+            metavar=item.metavar or "on|off",
+            help=_about(item).replace("%", "%%"),
         )
     _add_run_flags(parser)
+
+
+def _about(item: Setting) -> str:
+    each = f"; {ALL}: each of them" if _names(item) else ""
+    shown = ALL if item.name in COMPARED else item.shown
+    return f"{item.about}{each} (default: {shown})"
+
+
+def _names(item: Setting) -> tuple[str, ...]:
+    """What `all` stands for."""
+    return item.parse.names if isinstance(item.parse, Choice) else ()
+
+
+def _values(item: Setting, text: str) -> list[object]:
+    """Each once. Raises ArgumentTypeError."""
+    words = _names(item) if text == ALL and _names(item) else text.split(",")
+    return list(dict.fromkeys(_parsed(item.parse, word) for word in words))
+
+
+def _parsed(parse: Callable[[str], T], text: str) -> T:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected {error}, not {text!r}") from None
 
 
 def _add_run_flags(parser: argparse.ArgumentParser) -> None:
@@ -150,20 +100,12 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    parse = integer(minimum, maximum)
-
-    def parsed(text: str) -> int:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"expected {error}, not {text!r}") from None
-
-    return parsed
+    return partial(_parsed, integer(minimum, maximum))
 
 
 def options_of(args: argparse.Namespace) -> Options:
     """Raises ConfigError for what does not go together."""
-    given = [axis.field for axis in AXES if getattr(args, axis.field) is not None]
+    given = [item.name for item in SETTINGS if getattr(args, item.name) is not None]
     unused = (args.trace, args.seeds, args.first_seed, args.jobs, args.plot, args.timeline)
     is_run = given or any(value is not None for value in unused) or args.form != "table"
     if args.calibrate and is_run:
@@ -177,7 +119,7 @@ def options_of(args: argparse.Namespace) -> Options:
     return Options(
         scenarios=tuple(_scenarios(args)),
         seeds=tuple(range(first, first + count)),
-        jobs=args.jobs or _num_processors(),
+        jobs=args.jobs or num_processors(),
         costs=args.costs,
         trace=args.trace,
         form=args.form,
@@ -188,17 +130,15 @@ def options_of(args: argparse.Namespace) -> Options:
 
 
 def _scenarios(args: argparse.Namespace) -> Iterator[Scenario]:
-    lists = [_chosen(axis, args) for axis in AXES]
+    base = Scenario(is_trace=args.trace is not None)
+    lists = [_chosen(item, args) for item in SETTINGS]
     for values in itertools.product(*lists):
-        fields: dict[str, Any] = dict(zip((axis.field for axis in AXES), values, strict=True))
+        named = dict(zip((item.name for item in SETTINGS), values, strict=True))
         if args.trace:
-            fields.update(workload=args.trace.name)
-        if not fields["preempt_async"]:
-            fields.update(preempt_mirror=_mirror_without_copier(args))
-        if fields["preempt_low"] >= fields["preempt_high"]:
-            low, high = fields["preempt_low"], fields["preempt_high"]
-            raise ConfigError(f"--preempt-low {low} must be below --preempt-high {high}")
-        yield Scenario(**fields)
+            named["workload"] = args.trace.name
+        if not named["preempt_async"]:
+            named["preempt_mirror"] = _mirror_without_copier(args)
+        yield changed(base, **named)
 
 
 def _mirror_without_copier(args: argparse.Namespace) -> bool:
@@ -208,12 +148,8 @@ def _mirror_without_copier(args: argparse.Namespace) -> bool:
     return False
 
 
-def _chosen(axis: Axis, args: argparse.Namespace) -> list[object]:
-    given: list[object] | None = getattr(args, axis.field)
+def _chosen(item: Setting, args: argparse.Namespace) -> list[object]:
+    given: list[object] | None = getattr(args, item.name)
     if given is not None:
         return given
-    return list(axis.names) if axis.is_all else [getattr(Scenario(), axis.field)]
-
-
-def _num_processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return list(_names(item)) if item.name in COMPARED else [item.default]

@@ -16,7 +16,7 @@ from kvalet.errors import ConfigError
 from kvalet.sim.figures import Spread, ratio
 from kvalet.sim.grid import Cell, baseline_of
 from kvalet.sim.report import label, load_name, varying
-from kvalet.sim.scenario import LOAD_FIELDS
+from kvalet.sim.scenario import LOAD
 
 COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
@@ -87,7 +87,7 @@ def _widen(axis: Axes) -> None:
 
 def _styles(group: Sequence[Cell]) -> list[tuple[str, str]]:
     """A colour for each policy, a marker for each of what else differs."""
-    policies = [cell.scenario.preempt_policy for cell in group]
+    policies = [cell.scenario.preemption.victims for cell in group]
     others = [_key(cell, [n for n in _ways(group) if n != "preempt_policy"]) for cell in group]
     colour = {policy: index for index, policy in enumerate(dict.fromkeys(policies))}
     marker = {other: index for index, other in enumerate(dict.fromkeys(others))}
@@ -98,11 +98,12 @@ def _styles(group: Sequence[Cell]) -> list[tuple[str, str]]:
 
 
 def _ways(cells: Sequence[Cell]) -> list[str]:
-    return [name for name in varying(cells) if name not in LOAD_FIELDS]
+    return [name for name in varying(cells) if name not in LOAD]
 
 
 def _key(cell: Cell, names: Sequence[str]) -> str:
-    return ", ".join(_short(name, getattr(cell.scenario, name)) for name in names)
+    values = cell.scenario.values()
+    return ", ".join(_short(name, values[name]) for name in names)
 
 
 def _short(name: str, value: object) -> str:
@@ -114,13 +115,13 @@ def _short(name: str, value: object) -> str:
 
 def _names(group: Sequence[Cell], cells: Sequence[Cell]) -> list[str]:
     names = _ways(cells)
-    return [_key(cell, names) or cell.scenario.preempt_policy for cell in group]
+    return [_key(cell, names) or cell.scenario.preemption.victims for cell in group]
 
 
 def _load_title(group: Sequence[Cell]) -> str:
     scenario = group[0].scenario
     return (
-        f"{load_name(scenario)}; {scenario.ctx_size:,} cells, {scenario.parallel} slots; "
+        f"{load_name(scenario)}; {scenario.ctx_size:,} cells, {scenario.slots.num_slots} slots; "
         f"seeds: {len(group[0].runs)}"
     )
 

@@ -13,7 +13,6 @@ from kvalet.sim.costs import CostModel
 from kvalet.sim.figures import NAMES, Ratio, Spread, ratio
 from kvalet.sim.grid import Cell, baseline_of
 from kvalet.sim.scenario import Scenario
-from kvalet.sim.workloads import WORKLOADS
 
 COMPARED = ("makespan_s", "mean_completion_s", "longest_wait_s")
 DIGITS = 6  # after the point, in JSON and CSV
@@ -38,30 +37,34 @@ def label(value: object) -> str:
 
 def load_name(scenario: Scenario) -> str:
     """What is asked for; of a trace, its file's name."""
-    if scenario.workload not in WORKLOADS:
+    if scenario.is_trace:
         return scenario.workload
     return f"{scenario.chats} chats, {scenario.workload}, {scenario.arrivals}"
 
 
 def varying(cells: Sequence[Cell]) -> list[str]:
     """Fields of the scenarios that differ between cells."""
-    rows = [asdict(cell.scenario) for cell in cells]
+    rows = [cell.scenario.values() for cell in cells]
     return [name for name in rows[0] if any(row[name] != rows[0][name] for row in rows)]
 
 
 def common(cells: Sequence[Cell]) -> str:
     """What all cells have in common, where it matters to a reader."""
     differing, scenario = varying(cells), cells[0].scenario
-    default = asdict(Scenario())
+    default = Scenario().values()
     always = ["workload", "ctx_size", "parallel"]
-    if scenario.workload in WORKLOADS:  # and not a trace
+    if not scenario.is_trace:
         always += ["arrivals", "chats", "tokens"]
     parts = [
-        f"{name.replace('_', ' ')} {label(value)}"
-        for name, value in asdict(scenario).items()
+        f"{_heading(name, scenario)} {label(value)}"
+        for name, value in scenario.values().items()
         if name not in differing and (name in always or value != default[name])
     ]
     return ", ".join(parts)
+
+
+def _heading(name: str, scenario: Scenario) -> str:
+    return "trace" if scenario.is_trace and name == "workload" else name.replace("_", " ")
 
 
 def table(cells: Sequence[Cell]) -> Table:
@@ -77,7 +80,8 @@ def table(cells: Sequence[Cell]) -> Table:
         if name in COMPARED:
             found.add_column("x first", justify="right")
     for cell in cells:
-        row = [label(getattr(cell.scenario, name)) for name in names]
+        values = cell.scenario.values()
+        row = [label(values[name]) for name in names]
         base = baseline_of(cell, cells)
         for name, _, digits in shown:
             spread = Spread.of(cell.values(name))
@@ -109,7 +113,7 @@ def as_json(cells: Sequence[Cell], seeds: Sequence[int], costs: CostModel) -> st
         "seeds": list(seeds),
         "cells": [
             {
-                "scenario": asdict(cell.scenario),
+                "scenario": cell.scenario.values(),
                 "figures": {name: _rounded(Spread.of(cell.values(name))) for name in NAMES},
                 "vs_first": _compared(cell, baseline_of(cell, cells)),
             }
@@ -135,9 +139,9 @@ def as_csv(cells: Sequence[Cell], seeds: Sequence[int]) -> str:
     """A row for every run."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*asdict(cells[0].scenario), "seed", *NAMES])
+    writer.writerow([*cells[0].scenario.values(), "seed", *NAMES])
     for cell in cells:
-        scenario = [label(value) for value in asdict(cell.scenario).values()]
+        scenario = [label(value) for value in cell.scenario.values().values()]
         for seed, run in zip(seeds, cell.runs, strict=True):
             figures = [round(value, DIGITS) for value in asdict(run).values()]
             writer.writerow([*scenario, seed, *figures])

@@ -56,12 +56,16 @@ class Simulation:
         watch: Callable[[float, Scheduler], None] = lambda now, scheduler: None,
     ) -> None:
         """`watch` sees the time and the scheduler after every plan and every commit."""
-        info = EngineInfo(
-            scenario.num_pages, costs.page_bytes, num_vocab=1, max_step_tokens=512, fingerprint=ROOT
-        )
         config = scenario.scheduler_config(costs.page_bytes, len(requests))
+        info = EngineInfo(
+            scenario.num_pages,
+            costs.page_bytes,
+            num_vocab=1,
+            max_step_tokens=config.batch_size,
+            fingerprint=ROOT,
+        )
         self.scheduler = Scheduler(config, scenario.num_pages, ROOT)
-        self._engine = CostEngine(costs, info, asynchronous=scenario.preempt_async)
+        self._engine = CostEngine(costs, info, asynchronous=scenario.copies.beside_steps)
         self._watch = watch
         self._run = Run(scenario.num_pages, counters=self.scheduler.counters)
         self._live: dict[SeqId, _Live] = {}

@@ -1,68 +1,90 @@
 """What a run is of, besides its seed: load, pool and policies. A grid is every combination."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kvalet.core.config import SchedulerConfig
-from kvalet.core.plan import PAGE_CELLS
-
-MIB = 1 << 20
-UNLIMITED = -1
-LOOKAHEAD_STEPS = 8  # as `kvalet serve` has it while copies run beside steps, else 1
-LOAD_FIELDS: Final = ("workload", "arrivals", "chats", "tokens", "gap", "ctx_size", "parallel")
+from kvalet.core.config import (
+    CopyConfig,
+    MemoryConfig,
+    PreemptionConfig,
+    SchedulerConfig,
+    SlotConfig,
+    StepConfig,
+)
+from kvalet.core.plan import pages_for
+from kvalet.settings import Choice, integer, number, setting, settings_of, values_of
+from kvalet.sim.workloads import ARRIVALS, WORKLOADS
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Fields named like a flag of `kvalet serve` mean the same."""
+    """The groups are those of `kvalet serve`."""
 
-    workload: str = "measured"
-    arrivals: str = "together"
-    chats: int = 8
-    tokens: int = 700
-    gap: float = 2.0  # seconds
-    ctx_size: int = 2048
-    parallel: int = 4
-    preempt_trigger: str = "lookahead"
-    lookahead: int | None = None  # steps; None: as `kvalet serve` has it
-    preempt_replay_margin: int = 32
-    preempt_ram: int = 8192
-    preempt_policy: str = "smallest"
-    preempt_resume: str = "head"
-    preempt_high: int = 94
-    preempt_low: int = 80
-    preempt_starved: int = 3
-    preempt_async: bool = True
-    preempt_mirror: bool = True
-    cache_ram: int = 8192
+    workload: str = setting(
+        "--workload NAME",
+        "",
+        Choice(*WORKLOADS),
+        "measured",
+        f"how long chats are: {', '.join(WORKLOADS)}",
+    )
+    arrivals: str = setting(
+        "--arrivals NAME",
+        "",
+        Choice(*ARRIVALS),
+        "together",
+        f"when they come: {', '.join(ARRIVALS)}",
+    )
+    chats: int = setting("--chats N", "", integer(1), 8, "conversations")
+    tokens: int = setting("--tokens N", "", integer(1), 700, "of a typical answer")
+    gap: float = setting(
+        "--gap SECONDS", "", number(0.001, 1e6), 2.0, "between arrivals, unless together"
+    )
+    is_trace: bool = False  # `workload` is the name of a file
+    ctx_size: int = setting("-c, --ctx-size CELLS", "", integer(64), 2048, "of the pool")
+    slots: SlotConfig = field(default_factory=SlotConfig)
+    steps: StepConfig = field(default_factory=StepConfig)
+    preemption: PreemptionConfig = field(default_factory=PreemptionConfig)
+    lookahead: int | None = setting(
+        "--lookahead STEPS",
+        "",
+        integer(1),
+        None,
+        "that the trigger looks ahead",
+        shown="as serve has it",
+    )
+    copies: CopyConfig = field(default_factory=CopyConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
 
     @property
     def num_pages(self) -> int:
-        return -(-self.ctx_size // PAGE_CELLS)
+        return pages_for(self.ctx_size)
 
     @property
     def load(self) -> tuple[object, ...]:
         """What chats ask for and the pool they ask it of; the rest is how it is shared."""
-        return tuple(asdict(self)[name] for name in LOAD_FIELDS)
+        values = values_of(self)
+        return tuple(values[name] for name in LOAD)
+
+    def values(self) -> dict[str, object]:
+        """By the names of `SETTINGS`."""
+        values = values_of(self)
+        return {item.name: values[item.name] for item in SETTINGS}
 
     def scheduler_config(self, page_bytes: int, num_requests: int) -> SchedulerConfig:
         return SchedulerConfig(
-            num_slots=self.parallel,
             n_ctx=self.ctx_size,
-            max_queue=num_requests,
-            lookahead_steps=self.lookahead or (LOOKAHEAD_STEPS if self.preempt_async else 1),
-            replay_margin=self.preempt_replay_margin,
-            trigger=self.preempt_trigger,
-            high_percent=self.preempt_high,
-            low_percent=self.preempt_low,
-            victim_policy=self.preempt_policy,
-            entry_order=self.preempt_resume,
-            starved_after=self.preempt_starved,
-            host_budget_pages=_pages(self.preempt_ram, page_bytes),
-            cache_budget_pages=_pages(self.cache_ram, page_bytes),
-            mirror=self.preempt_mirror and self.preempt_async,
+            slots=replace(self.slots, max_queue=num_requests),
+            steps=self.steps,
+            preemption=self.preemption,
+            host_budget=self.memory.budget(page_bytes),
+            lookahead_steps=self.lookahead or self.copies.lookahead_steps,
+            mirror=self.copies.mirror,
         )
 
 
-def _pages(budget_mib: int, page_bytes: int) -> int | None:
-    return None if budget_mib == UNLIMITED else budget_mib * MIB // page_bytes
+# What may be asked for: not the test knobs, nor how many wait for a slot, since all may.
+SETTINGS: Final = tuple(
+    item for item in settings_of(Scenario) if item.flags and item.name != "max_queue"
+)
+DRAWN: Final = ("workload", "arrivals", "chats", "tokens", "gap")  # what a trace says itself
+LOAD: Final = (*DRAWN, "ctx_size", "parallel")

@@ -8,7 +8,9 @@ int32_t kvalet_abi(void) {
 }
 
 const char *kvalet_isa(void) {
-#if defined(KVALET_AVX512)
+#if defined(KVALET_AVX512) && defined(__AVX512VNNI__)
+    return "avx512vnni";
+#elif defined(KVALET_AVX512)
     return "avx512";
 #elif defined(KVALET_AVX2)
     return "avx2";
@@ -27,9 +29,12 @@ int kvalet_cpu_supports(const char *isa) {
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (strcmp(isa, "avx2") == 0)
         return avx2;
+    int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     if (strcmp(isa, "avx512") == 0)
-        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+        return avx512;
+    if (strcmp(isa, "avx512vnni") == 0)
+        return avx512 && __builtin_cpu_supports("avx512vnni");
 #elif defined(__aarch64__)
     if (strcmp(isa, "neon") == 0)
         return 1;

@@ -16,7 +16,12 @@ static float *data_of(const struct ggml_tensor *t) {
 }
 
 static const float *input(const struct ggml_tensor *t, int i) {
-    return data_of(((struct ggml_tensor *const *)((const char *)t + layout.src))[i]);
+    const struct ggml_tensor *src = ((struct ggml_tensor *const *)((const char *)t + layout.src))[i];
+    return src ? data_of(src) : NULL;
+}
+
+static int width_of(const struct ggml_tensor *t) {
+    return (int)((const int64_t *)((const char *)t + layout.ne))[1];
 }
 
 static int num_elements(const struct ggml_tensor *t) {
@@ -36,4 +41,27 @@ void kvalet_attend(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
 
 void kvalet_fold(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     kvalet_fold_rows(userdata, data_of(dst), ith, nth);
+}
+
+void kvalet_quantise(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const kvalet_input *in = userdata;
+    kvalet_quantise_rows(input(dst, 0), (uint8_t *)data_of(dst), in->num_in, width_of(dst), ith,
+                         nth);
+}
+
+void kvalet_norm(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const kvalet_input *in = userdata;
+    kvalet_norm_rows(input(dst, 0), in->weight, in->eps, (uint8_t *)data_of(dst), in->num_in,
+                     width_of(dst), ith, nth);
+}
+
+void kvalet_swiglu(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const kvalet_input *in = userdata;
+    kvalet_swiglu_rows(input(dst, 0), (uint8_t *)data_of(dst), in->num_in, width_of(dst), ith, nth);
+}
+
+void kvalet_linear_node(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const kvalet_layers *l = userdata;
+    kvalet_linear_rows(l->layers, l->num_layers, (const uint8_t *)input(dst, 0), input(dst, 1),
+                       data_of(dst), width_of(dst), ith, nth);
 }

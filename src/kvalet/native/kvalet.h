@@ -103,6 +103,56 @@ void kvalet_rotate_keys(const kvalet_pool *pool, const int32_t *pages, int32_t n
                         const int32_t *layers, int32_t num_layers, const float *cosines,
                         const float *sines, int32_t num_pairs, int32_t is_split);
 
+/* Packed weights (packed.h); `type` is ggml's number. Bytes for [num_out][num_in]: 0 for a type or
+ * a num_in that cannot be packed. */
+int64_t kvalet_packed_bytes(int32_t type, int64_t num_in, int64_t num_out);
+void kvalet_pack(int32_t type, uint8_t *dst, const uint8_t *src, int64_t num_in, int64_t num_out);
+
+/* Columns (columns.h): quantised inputs of linear layers, [width][kvalet_column_bytes(num_in)], from
+ * f32 [width][num_in]. num_in is a multiple of 32. */
+int64_t kvalet_column_bytes(int64_t num_in);
+void kvalet_quantise_rows(const float *x, uint8_t *columns, int64_t num_in, int width, int ith,
+                          int nth);
+/* of x / rms(x) * weight */
+void kvalet_norm_rows(const float *x, const float *weight, float eps, uint8_t *columns,
+                      int64_t num_in, int width, int ith, int nth);
+/* of silu(gate) * up; gate_up: f32 [width][2][num_in] */
+void kvalet_swiglu_rows(const float *gate_up, uint8_t *columns, int64_t num_in, int width, int ith,
+                        int nth);
+
+/* Of float types `columns` is f32 [width][num_in]. */
+typedef struct kvalet_linear {
+    const uint8_t *weights; /* packed */
+    const float *bias;      /* [num_out] or NULL */
+    int32_t type, num_in, num_out;
+} kvalet_linear;
+
+/* out [width][num_out of all layers, one after the other] = weights * columns + bias + added, which
+ * has the shape of out or is NULL. */
+void kvalet_linear_rows(const kvalet_linear *layers, int num_layers, const uint8_t *columns,
+                        const float *added, float *out, int width, int ith, int nth);
+
+/* Graph nodes of the same, n_tasks = -1. Columns are a tensor i8 [kvalet_column_bytes(num_in), width].
+ *
+ * quantise, norm:  src[0] = f32 [num_in, width]; userdata = kvalet_input *. dst: columns
+ * swiglu:          src[0] = f32 [2 * num_in, width], gate before up. dst: columns
+ * linear:          src[0] = columns, or f32 [num_in, width]; src[1] = added, or there is none;
+ *                  userdata = kvalet_layers *. dst: f32 [num_out of all, width]
+ */
+typedef struct kvalet_input {
+    const float *weight;
+    float eps;
+    int32_t num_in;
+} kvalet_input;
+typedef struct kvalet_layers {
+    const kvalet_linear *layers;
+    int32_t num_layers;
+} kvalet_layers;
+void kvalet_quantise(struct ggml_tensor *dst, int ith, int nth, void *userdata);
+void kvalet_norm(struct ggml_tensor *dst, int ith, int nth, void *userdata);
+void kvalet_swiglu(struct ggml_tensor *dst, int ith, int nth, void *userdata);
+void kvalet_linear_node(struct ggml_tensor *dst, int ith, int nth, void *userdata);
+
 /* Sampling, one row of logits. NaN counts as less than -inf. */
 /* Penalties as in llama.cpp: for each id in ids[n] (distinct) that occurred counts[i] times,
  * logit = logit <= 0 ? logit * repeat : logit / repeat; then -= count * frequency + presence. */

@@ -1,0 +1,231 @@
+/* From a file's rows of quantised blocks to packed weights (packed.h). */
+#include <string.h>
+
+#include "packed.h"
+
+const uint8_t iq4_nl_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                  129, 141, 153, 166, 181, 197, 217, 241}; /* value + 128 */
+const uint8_t mxfp4_table[16] = {16, 17, 18, 19, 20, 22, 24, 28,
+                                 16, 15, 14, 13, 12, 10, 8,  4}; /* twice the value + 16 */
+
+form form_of(int32_t type) {
+#define OF_TYPE(name, its_form) case name: return its_form;
+    switch (type) {
+        QUANTISED_TYPES(OF_TYPE)
+        FLOAT_TYPES(OF_TYPE)
+    }
+#undef OF_TYPE
+    return (form){0, FLOATS, -1, NULL, 0};
+}
+
+/* One row's block of 32, whatever its type: codes, and scales as they are packed. */
+typedef struct row_block {
+    uint8_t codes[BLOCK];
+    uint16_t scale, minimum;   /* f16; of scales of scales: the header's */
+    uint8_t times[2];          /* SUPER_SCALE_MIN: scale's, minimum's; SUPER_HALVES: each half's */
+    uint8_t exponent;
+} row_block;
+
+static uint16_t f16_at(const uint8_t *p) {
+    uint16_t bits;
+    memcpy(&bits, p, 2);
+    return bits;
+}
+
+static void nibbles(row_block *b, const uint8_t *qs) {
+    for (int i = 0; i < 16; i++) {
+        b->codes[i] = qs[i] & 15;
+        b->codes[16 + i] = qs[i] >> 4;
+    }
+}
+
+static void fifth_bits(row_block *b, const uint8_t *qh) {
+    for (int i = 0; i < BLOCK; i++)
+        b->codes[i] |= (uint8_t)((qh[i / 8] >> i % 8 & 1) << 4);
+}
+
+static void read_q8_0(row_block *b, const uint8_t *p) {
+    b->scale = f16_at(p);
+    for (int i = 0; i < BLOCK; i++)
+        b->codes[i] = (uint8_t)(p[2 + i] ^ 0x80); /* + 128 */
+}
+
+/* Q4_K and Q5_K: eight 6-bit scales and minima in 12 bytes. */
+static void read_super_scales(row_block *b, const uint8_t *p, int j) {
+    const uint8_t *s = p + 4;
+    b->scale = f16_at(p);
+    b->minimum = f16_at(p + 2) ^ 0x8000;
+    if (j < 4) {
+        b->times[0] = s[j] & 63;
+        b->times[1] = s[j + 4] & 63;
+    } else {
+        b->times[0] = (uint8_t)((s[j + 4] & 15) | s[j - 4] >> 6 << 4);
+        b->times[1] = (uint8_t)(s[j + 4] >> 4 | s[j] >> 6 << 4);
+    }
+}
+
+static void super_nibbles(row_block *b, const uint8_t *qs, int j) {
+    for (int i = 0; i < BLOCK; i++)
+        b->codes[i] = qs[j / 2 * 32 + i] >> (j % 2 ? 4 : 0) & 15;
+}
+
+static void read_q6_k(row_block *b, const uint8_t *p, int j) {
+    const uint8_t *ql = p + 64 * (j / 4), *qh = p + 128 + 32 * (j / 4), *scales = p + 192;
+    b->scale = f16_at(p + 208);
+    memcpy(b->times, scales + 2 * j, 2);
+    for (int i = 0; i < BLOCK; i++) {
+        int low = ql[i + 32 * (j % 2)] >> (j % 4 < 2 ? 0 : 4) & 15;
+        b->codes[i] = (uint8_t)(low | (qh[i] >> 2 * (j % 4) & 3) << 4);
+    }
+}
+
+/* Block number `index` of a row at `row`. */
+static void read_block(int32_t type, row_block *b, const uint8_t *row, int64_t index) {
+    int j = (int)(index % SUPER);
+    const uint8_t *p;
+    switch (type) {
+    case Q4_0: case IQ4_NL:
+        p = row + index * 18;
+        b->scale = f16_at(p);
+        nibbles(b, p + 2);
+        break;
+    case Q4_1:
+        p = row + index * 20;
+        b->scale = f16_at(p);
+        b->minimum = f16_at(p + 2);
+        nibbles(b, p + 4);
+        break;
+    case Q5_0:
+        p = row + index * 22;
+        b->scale = f16_at(p);
+        nibbles(b, p + 6);
+        fifth_bits(b, p + 2);
+        break;
+    case Q5_1:
+        p = row + index * 24;
+        b->scale = f16_at(p);
+        b->minimum = f16_at(p + 2);
+        nibbles(b, p + 8);
+        fifth_bits(b, p + 4);
+        break;
+    case Q8_0:
+        read_q8_0(b, row + index * 34);
+        break;
+    case MXFP4:
+        p = row + index * 17;
+        b->exponent = p[0];
+        nibbles(b, p + 1);
+        break;
+    case Q4_K:
+        p = row + index / SUPER * 144;
+        read_super_scales(b, p, j);
+        super_nibbles(b, p + 16, j);
+        break;
+    case Q5_K:
+        p = row + index / SUPER * 176;
+        read_super_scales(b, p, j);
+        super_nibbles(b, p + 48, j);
+        for (int i = 0; i < BLOCK; i++)
+            b->codes[i] |= (uint8_t)((p[16 + i] >> j & 1) << 4);
+        break;
+    case Q6_K:
+        read_q6_k(b, row + index / SUPER * 210, j);
+        break;
+    }
+}
+
+static int64_t row_bytes(int32_t type, int64_t num_in) {
+    switch (type) {
+    case F32: return num_in * 4;
+    case F16: case BF16: return num_in * 2;
+    case Q4_0: case IQ4_NL: return num_in / BLOCK * 18;
+    case Q4_1: return num_in / BLOCK * 20;
+    case Q5_0: return num_in / BLOCK * 22;
+    case Q5_1: return num_in / BLOCK * 24;
+    case Q8_0: return num_in / BLOCK * 34;
+    case MXFP4: return num_in / BLOCK * 17;
+    case Q4_K: return num_in / (BLOCK * SUPER) * 144;
+    case Q5_K: return num_in / (BLOCK * SUPER) * 176;
+    default: return num_in / (BLOCK * SUPER) * 210;
+    }
+}
+
+static void put_code(form f, uint8_t *quants, int r, int i, uint8_t code) {
+    int g = i / 4, at = 4 * r + i % 4;
+    if (f.bits == 8) {
+        quants[64 * g + at] = code;
+        return;
+    }
+    quants[64 * (g % 4) + at] |= (uint8_t)((code & 15) << (g < 4 ? 0 : 4));
+    uint8_t *high = quants + 256;
+    if (f.bits == 5)
+        high[at] |= (uint8_t)((code >> 4) << g);
+    else if (f.bits == 6)
+        high[64 * (g / 4) + at] |= (uint8_t)((code >> 4) << 2 * (g % 4));
+}
+
+static void put_scales(form f, uint8_t *header, uint8_t *scales, int r, const row_block *b) {
+    uint8_t *f16s = has_super(f.scales) ? header : scales;
+    switch (f.scales) {
+    case SCALE_MIN: case SUPER_SCALE_MIN:
+        memcpy(f16s + 2 * ROWS + 2 * r, &b->minimum, 2);
+        /* fall through */
+    case SCALE: case SUPER_HALVES:
+        memcpy(f16s + 2 * r, &b->scale, 2);
+        break;
+    default:
+        scales[r] = b->exponent;
+    }
+    if (has_super(f.scales)) {
+        scales[r] = b->times[0];
+        scales[ROWS + r] = b->times[1];
+    }
+}
+
+static void pack_quantised(int32_t type, form f, uint8_t *dst, const uint8_t *src, int64_t num_in,
+                           int num_rows) {
+    uint8_t *header = dst;
+    for (int64_t index = 0; index < num_in / BLOCK; index++) {
+        if (has_super(f.scales) && index % SUPER == 0) {
+            header = dst;
+            dst += header_bytes(f);
+        }
+        for (int r = 0; r < num_rows; r++) {
+            row_block b = {0};
+            read_block(type, &b, src + r * row_bytes(type, num_in), index);
+            put_scales(f, header, dst, r, &b);
+            for (int i = 0; i < BLOCK; i++)
+                put_code(f, dst + scale_bytes(f), r, i, b.codes[i]);
+        }
+        dst += block_bytes(f);
+    }
+}
+
+static void pack_floats(form f, uint8_t *dst, const uint8_t *src, int64_t num_in, int num_rows) {
+    int size = f.bits / 8;
+    for (int64_t i = 0; i < num_in; i++)
+        for (int r = 0; r < num_rows; r++)
+            memcpy(dst + (i * ROWS + r) * size, src + (r * num_in + i) * size, (size_t)size);
+}
+
+int64_t kvalet_packed_bytes(int32_t type, int64_t num_in, int64_t num_out) {
+    form f = form_of(type);
+    int64_t unit = f.scales == FLOATS ? 1 : has_super(f.scales) ? BLOCK * SUPER : BLOCK;
+    if (!f.bits || num_in <= 0 || num_out <= 0 || num_in % unit)
+        return 0;
+    return num_groups(num_out) * group_bytes(f, num_in);
+}
+
+void kvalet_pack(int32_t type, uint8_t *dst, const uint8_t *src, int64_t num_in, int64_t num_out) {
+    form f = form_of(type);
+    memset(dst, 0, (size_t)kvalet_packed_bytes(type, num_in, num_out));
+    for (int64_t row = 0; row < num_out; row += ROWS) {
+        int num_rows = num_out - row < ROWS ? (int)(num_out - row) : ROWS;
+        const uint8_t *rows = src + row * row_bytes(type, num_in);
+        if (f.scales == FLOATS)
+            pack_floats(f, dst, rows, num_in, num_rows);
+        else
+            pack_quantised(type, f, dst, rows, num_in, num_rows);
+        dst += group_bytes(f, num_in);
+    }
+}

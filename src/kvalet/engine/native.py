@@ -21,12 +21,13 @@ ABI = 1  # KVALET_ABI of native/kvalet.h, which this file mirrors
 PAGE_CELLS = 32
 CHUNK_CELLS = 256
 MAX_HEAD_DIM = 512
-ISAS = ("avx512", "avx2", "neon", "plain")  # best first
+ISAS = ("avx512vnni", "avx512", "avx2", "neon", "plain")  # best first
 
 _FOLDER = Path(__file__).parent.parent / "native"
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
+U8 = NDArray[np.uint8]
 
 
 class Pool(ctypes.Structure):
@@ -89,6 +90,30 @@ class Attention(ctypes.Structure):
     )
 
 
+class Linear(ctypes.Structure):
+    """kvalet_linear: one layer's packed weights, which the caller keeps alive. `type`: ggml's."""
+
+    _fields_ = (
+        ("weights", c_void_p),
+        ("bias", c_void_p),
+        ("type", c_int32),
+        ("num_in", c_int32),
+        ("num_out", c_int32),
+    )
+
+
+class Layers(ctypes.Structure):
+    """kvalet_layers: userdata of a graph node that computes layers with one input."""
+
+    _fields_ = (("layers", POINTER(Linear)), ("num_layers", c_int32))
+
+
+class Input(ctypes.Structure):
+    """kvalet_input: userdata of a graph node that quantises columns."""
+
+    _fields_ = (("weight", c_void_p), ("eps", c_float), ("num_in", c_int32))
+
+
 _ATTENTION = POINTER(Attention)
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kvalet_set_tensor_layout": (None, [c_int64, c_int64, c_int64]),
@@ -110,6 +135,19 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
             c_int32,
             c_int32,
         ],
+    ),
+    "kvalet_packed_bytes": (c_int64, [c_int32, c_int64, c_int64]),
+    "kvalet_pack": (None, [c_int32, c_void_p, c_void_p, c_int64, c_int64]),
+    "kvalet_column_bytes": (c_int64, [c_int64]),
+    "kvalet_quantise_rows": (None, [c_void_p, c_void_p, c_int64, c_int, c_int, c_int]),
+    "kvalet_norm_rows": (
+        None,
+        [c_void_p, c_void_p, c_float, c_void_p, c_int64, c_int, c_int, c_int],
+    ),
+    "kvalet_swiglu_rows": (None, [c_void_p, c_void_p, c_int64, c_int, c_int, c_int]),
+    "kvalet_linear_rows": (
+        None,
+        [POINTER(Linear), c_int, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int],
     ),
     "kvalet_penalize": (
         None,
@@ -145,6 +183,10 @@ class NativeLibrary:
         self.write = ggml.ggml_custom_op_t(("kvalet_write", self._lib))
         self.attend = ggml.ggml_custom_op_t(("kvalet_attend", self._lib))
         self.fold = ggml.ggml_custom_op_t(("kvalet_fold", self._lib))
+        self.quantise = ggml.ggml_custom_op_t(("kvalet_quantise", self._lib))
+        self.norm = ggml.ggml_custom_op_t(("kvalet_norm", self._lib))
+        self.swiglu = ggml.ggml_custom_op_t(("kvalet_swiglu", self._lib))
+        self.linear = ggml.ggml_custom_op_t(("kvalet_linear_node", self._lib))
 
     def supports(self, isa: str) -> bool:
         """Whether this processor runs the library of that name."""
@@ -185,6 +227,54 @@ class NativeLibrary:
             cosines.size,
             is_split,
         )
+
+    def packed_bytes(self, kind: int, num_in: int, num_out: int) -> int:
+        """Bytes of the packed weights [num_out, num_in] of ggml type `kind`; 0: not packed here."""
+        return int(self._lib.kvalet_packed_bytes(kind, num_in, num_out))
+
+    def pack(self, kind: int, dst: int, src: int, num_in: int, num_out: int) -> None:
+        """From a file's rows at `src` to `packed_bytes` at `dst`."""
+        self._lib.kvalet_pack(kind, dst, src, num_in, num_out)
+
+    def column_bytes(self, num_in: int) -> int:
+        return int(self._lib.kvalet_column_bytes(num_in))
+
+    def quantise_rows(self, x: F32, columns: U8, ith: int = 0, nth: int = 1) -> None:
+        """x: [width, num_in], columns: [width, column_bytes]"""
+        width, num_in = x.shape
+        self._lib.kvalet_quantise_rows(x.ctypes.data, columns.ctypes.data, num_in, width, ith, nth)
+
+    def norm_rows(
+        self, x: F32, weight: F32, eps: float, columns: U8, ith: int = 0, nth: int = 1
+    ) -> None:
+        """Quantises x / rms(x) * weight."""
+        width, num_in = x.shape
+        addresses = (x.ctypes.data, weight.ctypes.data, eps, columns.ctypes.data)
+        self._lib.kvalet_norm_rows(*addresses, num_in, width, ith, nth)
+
+    def swiglu_rows(self, gate_up: F32, columns: U8, ith: int = 0, nth: int = 1) -> None:
+        """Quantises silu(gate) * up; gate_up: [width, 2, num_in]"""
+        width, _, num_in = gate_up.shape
+        addresses = (gate_up.ctypes.data, columns.ctypes.data)
+        self._lib.kvalet_swiglu_rows(*addresses, num_in, width, ith, nth)
+
+    def linear_rows(
+        self,
+        layers: Sequence[Linear],
+        columns: U8 | F32,
+        out: F32,
+        added: F32 | None = None,
+        ith: int = 0,
+        nth: int = 1,
+    ) -> None:
+        """out: [width, num_out of all layers]; `added`, of the same shape, is added to it."""
+        array = (Linear * len(layers))(*layers)
+        addresses = (
+            columns.ctypes.data,
+            None if added is None else added.ctypes.data,
+            out.ctypes.data,
+        )
+        self._lib.kvalet_linear_rows(array, len(layers), *addresses, len(out), ith, nth)
 
     def penalize(
         self, logits: F32, ids: I32, counts: I32, repeat: float, frequency: float, presence: float

@@ -55,12 +55,16 @@ def answers(model: Path) -> list[Body]:
 def test_every_way_to_copy_gives_the_same_text(
     model: Path, answers: list[Body], copies: str
 ) -> None:
-    """In a pool that holds two of the three, parked every few tokens besides."""
+    """In a pool that holds two of the three, parked every few tokens besides. Without the copier's
+    thread a copy lands in its own step, so none is beside one."""
     with serve(model, "-c", "1536", copies, env=EVERY) as server:
         assert complete_together(server.url, BODIES) == answers
         after = metrics(server.url)
-    assert after["n_preempt_total"] >= 3 * 7
-    assert after["preempt_bytes_in_total"] > 0
+    assert after["n_preempt_swap_total"] == after["n_preempt_total"] >= 3 * 7
+    assert after["n_resume_total"] == after["n_preempt_total"]
+    assert after["preempt_bytes_out_total"] > 0 < after["preempt_bytes_in_total"]
+    assert (after["mirror_bytes_total"] > 0) == (copies == "--preempt-mirror=on")
+    assert (after["n_steps_beside_copy_total"] > 0) == (copies != "--no-preempt-async")
     assert after["preempt_ram_bytes"] == after["kv_cells_used"] == 0
 
 
@@ -76,6 +80,7 @@ def test_what_does_not_fit_in_ram_is_parked_on_disk(
         assert (
             server.output().count(" park: ") == server.output().count(" mode=disk ") // 2 == 3 * 7
         )
+        assert after["preempt_bytes_in_total"] > 0
         assert after["preempt_disk_bytes"] == after["preempt_ram_bytes"] == 0
         assert pages_in(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
@@ -87,7 +92,10 @@ def test_a_disk_budget_that_is_full_leads_to_computing_again(
     disk = ("--preempt-disk", str(tmp_path), "--preempt-disk-limit", "0")
     with serve(model, "-c", "2560", "--preempt-ram", "1", *disk, env=EVERY) as server:
         assert complete_together(server.url, BODIES) == answers
-        assert metrics(server.url)["n_preempt_recompute_total"] == 3 * 7
+        after = metrics(server.url)
+        assert after["n_preempt_recompute_total"] == after["n_preempt_total"] == 3 * 7
+        assert after["preempt_bytes_out_total"] == after["preempt_bytes_in_total"] == 0
+        assert after["n_recompute_tokens_total"] > 0
 
 
 def test_killed_while_parking_to_disk(model: Path, answers: list[Body], tmp_path: Path) -> None:
@@ -104,7 +112,9 @@ def test_killed_while_parking_to_disk(model: Path, answers: list[Body], tmp_path
         assert pages_in(tmp_path) == []
         assert httpx.get(f"{server.url}/health", timeout=TIMEOUT_S).status_code == 200
         assert complete_together(server.url, BODIES) == answers
-        assert metrics(server.url)["n_recompute_tokens_total"] == 0
+        after = metrics(server.url)
+        assert after["n_preempt_swap_total"] == after["n_preempt_total"] == 3 * 7
+        assert after["preempt_bytes_in_total"] > 0 == after["n_recompute_tokens_total"]
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 

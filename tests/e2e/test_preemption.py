@@ -141,7 +141,8 @@ def test_a_forced_park_shows_in_the_timings_alone(model: Path, quiet: Quiet, ram
     dropped = sum(100 + n - 1 for n in range(8, 64, 8))
     assert forced["timings"]["n_recompute"] == (dropped if ram == "0" else 0)
     assert forced["timings"]["parked_ms"] > 0
-    assert after["preempt_bytes_out_total"] == after["preempt_bytes_in_total"]
+    moved = sum(pages_for(100 + n - 1) for n in range(8, 64, 8)) * 65536 if ram != "0" else 0
+    assert after["preempt_bytes_out_total"] == after["preempt_bytes_in_total"] == moved
 
 
 def test_without_preemption_exactly_one_ends_with_the_error(model: Path, quiet: Quiet) -> None:
@@ -167,16 +168,18 @@ def test_without_preemption_exactly_one_ends_with_the_error(model: Path, quiet: 
     assert after["n_preempt_total"] == 0
 
 
-@pytest.mark.parametrize("ram", ["-1", "0"])
-def test_the_last_resort(model: Path, quiet: Quiet, ram: str) -> None:
+@pytest.mark.parametrize("store", [("--preempt-ram", "-1"), NO_STORE], ids=["all", "none"])
+def test_the_last_resort(model: Path, quiet: Quiet, store: tuple[str, ...]) -> None:
     bodies = [greedy(salt, 90 + salt, 200) for salt in (1, 2, 3, 4)]
     env = {"LLAMA_SERVER_PREEMPT_PLANNER": "off"}
-    with serve(model, "-c", "512", "--preempt-ram", ram, env=env) as server:
+    with serve(model, "-c", "512", *store, env=env) as server:
         choices = complete_together(server.url, bodies)
         after = at_rest(server.url)
         assert "test knob set: LLAMA_SERVER_PREEMPT_PLANNER=off" in server.output()
     quiet.check(bodies, choices)
-    assert after["n_preempt_total"] >= 1
+    assert after["n_preempt_total"] == after["n_resume_total"] >= 1
+    assert (after["preempt_bytes_in_total"] > 0) == (store != NO_STORE)
+    assert (after["n_recompute_tokens_total"] > 0) == (store == NO_STORE)
     assert after["prompt_tokens_total"] == 91 + 92 + 93 + 94
 
 
@@ -189,8 +192,8 @@ def test_endless_chats_take_turns(model: Path) -> None:
         after = at_rest(server.url)
         alone = [complete(server.url, {**body, "cache_prompt": False}) for body in bodies]
     assert choices == alone
-    assert after["n_preempt_total"] >= 1
-    assert after["preempt_bytes_in_total"] > 0
+    assert after["n_preempt_swap_total"] == after["n_preempt_total"] >= 1
+    assert after["preempt_bytes_out_total"] > 0 < after["preempt_bytes_in_total"]
 
 
 def test_two_choices_in_a_pool_for_one_and_the_next_request(model: Path, quiet: Quiet) -> None:
@@ -204,7 +207,8 @@ def test_two_choices_in_a_pool_for_one_and_the_next_request(model: Path, quiet: 
     assert [choice["index"] for choice in answer["choices"]] == [0, 1]
     assert answer["choices"][0]["text"] != answer["choices"][1]["text"]
     assert answer["usage"] == alone["usage"]
-    assert after_family["n_preempt_total"] >= 1
+    assert after_family["n_preempt_swap_total"] == after_family["n_preempt_total"] >= 1
+    assert after_family["preempt_bytes_in_total"] > 0
     quiet.check([greedy(2, 40, 20)], [later])
 
 
@@ -239,6 +243,10 @@ def test_notices_come_in_order_on_every_endpoint_and_change_no_event(
             assert comments == [": preempted", ": resumed"] * 7
             assert ([], forced) == events(quiet.url, path, body)
             assert len(forced) > 30
+        after = at_rest(server.url)
+    assert after["n_preempt_total"] == 7 * len(STREAMS)
+    assert (after["preempt_bytes_in_total"] > 0) == (ram == "8192")
+    assert (after["n_recompute_tokens_total"] > 0) == (ram == "0")
 
 
 def test_a_slot_is_parked_and_resumed_by_hand(model: Path, quiet: Quiet) -> None:

@@ -20,7 +20,7 @@ def _streamed(url: str, bodies: list[tuple[str, dict[str, Any]]]) -> list[Chat]:
 @pytest.mark.model
 @pytest.mark.timeout(240)
 def test_four_chats_in_a_pool_for_two(smollm2: ServerProcess) -> None:
-    before = metrics(smollm2.url)["n_preempt_total"]
+    before = metrics(smollm2.url)
     bodies = pressing_chats(NUM_TOKENS)
     together = _streamed(smollm2.url, bodies)
     alone = [
@@ -34,7 +34,9 @@ def test_four_chats_in_a_pool_for_two(smollm2: ServerProcess) -> None:
     assert [chat.text for chat in together] == [chat.text for chat in alone]
     parks = sum(chat.num_parks for chat in together)
     assert parks > 0
-    assert metrics(smollm2.url)["n_preempt_total"] - before == parks
+    after = metrics(smollm2.url)
+    assert after["n_preempt_total"] - before["n_preempt_total"] == parks
+    assert after["preempt_bytes_in_total"] > before["preempt_bytes_in_total"]
 
 
 def test_a_long_line_through_a_small_pool(tiny_model: str) -> None:

@@ -88,6 +88,7 @@ def test_a_family_larger_than_slots_and_pool_says_what_it_says_with_ample_room()
     assert len(set(wanted)) == 5
     assert ample["usage"]["prompt_tokens"] == 41
     assert metrics["llamacpp:n_preempt_total"] >= 1
+    assert metrics["llamacpp:preempt_bytes_in_total"] > 0
     assert metrics["llamacpp:kv_cells_used"] == metrics["llamacpp:preempt_ram_bytes"] == 0
     for index in range(5):
         own = re.findall(rb": (preempted|resumed) %d\n\n" % index, tight)

@@ -27,7 +27,7 @@ FORCED = 1e4
 def engine_logprobs(path: Path, tokens: list[int]) -> list[float]:
     """Of each token after the first."""
     num_pages = pages_for(len(tokens))
-    engine = load_engine(path, num_pages=num_pages, threads=2, max_seqs=1)
+    engine = load_engine(GGUFFile.open(path), num_pages=num_pages, threads=2, max_seqs=1)
     logprobs = []
     for start, (token, following) in enumerate(pairwise(tokens)):
         params = SamplingParams(temperature=0, logit_bias=((following, FORCED),), logprobs=True)

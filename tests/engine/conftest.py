@@ -8,6 +8,7 @@ import pytest
 from kvalet.engine.base import Engine
 from kvalet.engine.fake import FakeEngine
 from kvalet.engine.ggml.engine import load_engine
+from kvalet.model.gguf import GGUFFile
 from tests.engine.contract import NUM_PAGES
 from tests.engine.tiny_models import write_tiny_llama
 
@@ -31,7 +32,7 @@ def engine(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> 
         FakeEngine(NUM_PAGES, transfer_steps=3 if copies else 0)
         if kind == "fake"
         else load_engine(
-            tiny_model,
+            GGUFFile.open(tiny_model),
             num_pages=NUM_PAGES,
             threads=2,
             max_step_tokens=512,

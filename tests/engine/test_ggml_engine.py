@@ -60,7 +60,7 @@ def engine(model: Path) -> Iterator[GgmlEngine]:
 
 def load(model: Path, *, async_copies: bool = False, disk_dir: Path | None = None) -> GgmlEngine:
     return load_engine(
-        model,
+        GGUFFile.open(model),
         num_pages=NUM_PAGES,
         threads=2,
         max_step_tokens=40,
@@ -231,12 +231,12 @@ def test_the_report_says_how_copies_are_made(engine: GgmlEngine, model: Path) ->
 
 def test_a_folder_for_pages_that_is_none_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--preempt-disk"):
-        load_engine(model, num_pages=2, threads=1, disk_dir=tmp_path / "missing")
+        load_engine(GGUFFile.open(model), num_pages=2, threads=1, disk_dir=tmp_path / "missing")
 
 
 def test_a_load_that_fails_leaves_nothing_in_the_folder(model: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineFatal):
-        load_engine(model, num_pages=2**40, threads=1, disk_dir=tmp_path)
+        load_engine(GGUFFile.open(model), num_pages=2**40, threads=1, disk_dir=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -266,11 +266,23 @@ def test_every_width_up_to_the_limit(engine: GgmlEngine) -> None:
 
 def test_a_pool_larger_than_memory_is_one_clear_error(model: Path) -> None:
     with pytest.raises(EngineFatal, match="no memory"):
-        load_engine(model, num_pages=2**40, threads=1)
+        load_engine(GGUFFile.open(model), num_pages=2**40, threads=1)
+
+
+def test_the_file_is_closed_by_the_engine_that_took_it_over(model: Path) -> None:
+    kept, lost = GGUFFile.open(model), GGUFFile.open(model)
+    engine = load_engine(kept, num_pages=2, threads=1)
+    assert kept.content(0, 4) == b"GGUF"
+    engine.close()
+    with pytest.raises(EngineFatal):
+        load_engine(lost, num_pages=2**40, threads=1)
+    for file in (kept, lost):
+        with pytest.raises(ValueError, match="closed"):
+            file.content(0, 4)
 
 
 def test_closing_twice_is_safe(model: Path) -> None:
-    engine = load_engine(model, num_pages=2, threads=1)
+    engine = load_engine(GGUFFile.open(model), num_pages=2, threads=1)
     engine.close()
     engine.close()
 
@@ -279,7 +291,7 @@ def test_the_fingerprint_names_the_model(model: Path, tmp_path: Path) -> None:
     other = write_tiny_llama(tmp_path / "other.gguf", weight_type="F32", seed=1)
 
     def fingerprint(path: Path) -> bytes:
-        engine = load_engine(path, num_pages=2, threads=1)
+        engine = load_engine(GGUFFile.open(path), num_pages=2, threads=1)
         engine.close()
         return engine.info.fingerprint
 

@@ -10,6 +10,7 @@ import pytest
 from kvalet.core.plan import PageCopy, PageId, Sampled, StepPlan
 from kvalet.core.request import SamplingParams
 from kvalet.engine.ggml.engine import GgmlEngine, load_engine
+from kvalet.model.gguf import GGUFFile
 from tests.engine.steps import ALL_LOGPROBS, Chat, chat, copy_in, copy_out, generate, step
 from tests.engine.tiny_models import write_tiny_llama
 
@@ -35,7 +36,9 @@ def engine(
     """Q4_0 and Q4_K are repacked, the latter with a column granularity of 4."""
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     write_tiny_llama(path, weight_type=request.param, n_layer=2)
-    engine = load_engine(path, num_pages=NUM_PAGES, threads=2, poison=True, async_copies=False)
+    engine = load_engine(
+        GGUFFile.open(path), num_pages=NUM_PAGES, threads=2, poison=True, async_copies=False
+    )
     yield engine
     engine.close()
 
@@ -158,6 +161,11 @@ def test_threads_and_step_sizes(weight_type: str, tmp_path: Path) -> None:
         engine.close()
         return chats[0].drawn + chats[1].drawn
 
-    expected = drawn(lambda: load_engine(path, num_pages=NUM_PAGES, threads=1))
-    assert drawn(lambda: load_engine(path, num_pages=NUM_PAGES, threads=2)) == expected
-    assert drawn(lambda: load_engine(path, num_pages=50, threads=3, max_step_tokens=32)) == expected
+    expected = drawn(lambda: load_engine(GGUFFile.open(path), num_pages=NUM_PAGES, threads=1))
+    assert (
+        drawn(lambda: load_engine(GGUFFile.open(path), num_pages=NUM_PAGES, threads=2)) == expected
+    )
+    assert (
+        drawn(lambda: load_engine(GGUFFile.open(path), num_pages=50, threads=3, max_step_tokens=32))
+        == expected
+    )

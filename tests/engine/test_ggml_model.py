@@ -38,7 +38,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
 def test_refused_by_name(metadata: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = write_tiny_llama(tmp_path / "tiny.gguf", metadata=metadata)
     with pytest.raises(ModelFileError, match=message) as caught:
-        load_engine(path, num_pages=4, threads=1)
+        load_engine(GGUFFile.open(path), num_pages=4, threads=1)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -55,7 +55,7 @@ def test_a_type_that_ggml_would_crash_on_is_refused(name: str, tmp_path: Path) -
     data[kind : kind + 4] = int(GGMLQuantizationType.I32).to_bytes(4, "little")
     path.write_bytes(data)
     with pytest.raises(ModelFileError, match=f"'{name}' has the type i32"):
-        load_engine(path, num_pages=4, threads=1)
+        load_engine(GGUFFile.open(path), num_pages=4, threads=1)
 
 
 @pytest.mark.parametrize(

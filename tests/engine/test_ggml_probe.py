@@ -8,6 +8,7 @@ from kvalet.engine.base import Exactness
 from kvalet.engine.ggml import weights
 from kvalet.engine.ggml.cache import FactCache
 from kvalet.engine.ggml.engine import load_engine
+from kvalet.model.gguf import GGUFFile
 from tests.engine.tiny_models import write_tiny_llama
 
 pytestmark = pytest.mark.native
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.native
 
 def exactness(path: Path, budget_s: float, cache_dir: Path | None = None) -> Exactness:
     engine = load_engine(
-        path,
+        GGUFFile.open(path),
         num_pages=4,
         threads=2,
         max_step_tokens=70,

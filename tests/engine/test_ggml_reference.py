@@ -9,6 +9,7 @@ import pytest
 
 from kvalet.core.request import SamplingParams
 from kvalet.engine.ggml.engine import load_engine
+from kvalet.model.gguf import GGUFFile
 from tests.engine.reference_llama import ReferenceLlama
 from tests.engine.steps import chat, generate
 from tests.engine.tiny_models import write_tiny_llama
@@ -22,7 +23,7 @@ PROMPT = [int(token) for token in np.random.default_rng(7).integers(3, 640, 300)
 def error_of(path: Path) -> float:
     """Root mean square difference of the engine's log-probabilities after the prompt, over all of
     the vocabulary, from the reference's; in units of their spread."""
-    engine = load_engine(path, num_pages=12, threads=2, poison=True)
+    engine = load_engine(GGUFFile.open(path), num_pages=12, threads=2, poison=True)
     everything = SamplingParams(temperature=0, logprobs=True, num_probs=engine.info.num_vocab)
     asked = chat(1, PROMPT, range(11, 0, -1), params=everything)
     generate(engine, [asked], 1, chunk=64)

@@ -20,6 +20,7 @@ from kvalet.engine.ggml.pool import PagePool
 from kvalet.engine.ggml.rope import rotate
 from kvalet.engine.ggml.shift import KeyShift
 from kvalet.errors import EngineError
+from kvalet.model.gguf import GGUFFile
 from tests.engine.steps import chat, generate
 from tests.engine.tiny_models import MetaValue, write_tiny_llama
 
@@ -37,7 +38,7 @@ def one_layer(tmp_path: Path, metadata: Mapping[str, MetaValue], *, factors: boo
     path = write_tiny_llama(
         tmp_path / "tiny.gguf", n_layer=1, metadata=metadata, rope_factors=factors
     )
-    return load_engine(path, num_pages=8, threads=1, poison=True)
+    return load_engine(GGUFFile.open(path), num_pages=8, threads=1, poison=True)
 
 
 def values(engine: GgmlEngine, page: int) -> np.ndarray:

@@ -25,7 +25,9 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[GgmlEngine]:
-    engine = load_engine(resolve(None), num_pages=64, threads=2, poison=True, async_copies=False)
+    engine = load_engine(
+        GGUFFile.open(resolve(None)), num_pages=64, threads=2, poison=True, async_copies=False
+    )
     yield engine
     engine.close()
 

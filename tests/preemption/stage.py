@@ -20,6 +20,7 @@ from kvalet.core.request import Request, SamplingParams
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence
 from kvalet.engine.ggml.engine import load_engine
+from kvalet.model.gguf import GGUFFile
 from kvalet.runtime.messages import Snapshot
 from kvalet.runtime.service import Service
 from tests.builders import SchedulerOptions, make_config, make_prompt
@@ -85,7 +86,7 @@ class Stage:
         config = make_config(self.num_slots, **options)
         self.engine = WatchedEngine(
             load_engine(
-                self.model,
+                GGUFFile.open(self.model),
                 num_pages=self.num_pages,
                 threads=1,
                 max_step_tokens=config.batch_size,

@@ -6,6 +6,7 @@ Decides nothing that a flag does not say; every part is handed what it needs.
 import logging
 import math
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from kvalet.machine import num_processors
 from kvalet.model import sources
 from kvalet.model.chat_template import ChatTemplate
 from kvalet.model.gguf import GGUFFile
+from kvalet.model.hyperparameters import HyperParameters
 from kvalet.model.tokenizer import Tokenizer
 from kvalet.runtime.record import StepRecorder
 from kvalet.runtime.service import Service
@@ -96,14 +98,16 @@ def _folder(path: str | None) -> Path | None:
 
 def load_model(config: ServeConfig, path: Path) -> tuple[ServedModel, EngineInfo]:
     """Everything that serves the model of a file, its engine thread running."""
-    with GGUFFile.open(path) as file:
+    with ExitStack() as stack:
+        file = stack.enter_context(GGUFFile.open(path))
         tokenizer = Tokenizer.from_gguf(file)
         template = ChatTemplate.from_gguf(file)
-        architecture = file.text("general.architecture")
-        n_ctx_train = file.integer(f"{architecture}.context_length")
-        n_embd = file.integer(f"{architecture}.embedding_length")
+        keys = HyperParameters(file)
+        n_ctx_train = keys.integer("context_length")
+        n_embd = keys.integer("embedding_length")
         n_params = sum(math.prod(tensor.shape) for tensor in file.tensors.values())
-    service, info, scheduling = _start_engine(config, path, n_ctx_train, tokenizer)
+        service, info, scheduling = _start_engine(config, file, n_ctx_train, tokenizer)
+        stack.pop_all()  # the engine has taken the file over
     model = ServedModel(
         name=config.load.alias or path.stem,
         path=str(path),
@@ -113,7 +117,7 @@ def load_model(config: ServeConfig, path: Path) -> tuple[ServedModel, EngineInfo
         n_ctx_train=n_ctx_train,
         n_embd=n_embd,
         n_params=n_params,
-        size_bytes=path.stat().st_size,
+        size_bytes=file.num_bytes,
         props=props(info, config, scheduling),
     )
     return model, info
@@ -127,11 +131,11 @@ def _recorder(config: ServeConfig, page_bytes: int) -> StepRecorder | None:
 
 
 def _start_engine(
-    config: ServeConfig, path: Path, n_ctx_train: int, tokenizer: Tokenizer
+    config: ServeConfig, file: GGUFFile, n_ctx_train: int, tokenizer: Tokenizer
 ) -> tuple[Service, EngineInfo, SchedulerConfig]:
     n_ctx = context(config, n_ctx_train)
     engine = load_engine(
-        path,
+        file,
         num_pages=pages_for(n_ctx),
         threads=config.load.threads or num_processors(),
         max_step_tokens=config.steps.max_tokens(config.slots.num_slots),

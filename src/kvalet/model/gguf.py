@@ -9,7 +9,6 @@ import mmap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -18,7 +17,6 @@ import ggml
 import numpy as np
 
 from kvalet.errors import ModelFileError
-from kvalet.model import checksum
 from kvalet.model.header import Key, walk
 
 NumberArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -115,10 +113,14 @@ class GGUFFile:
         """Let go of the map's pages in memory; they are read from the file again when touched."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
-    @cached_property
-    def sha256(self) -> str:
-        """Of the whole file, in hex. Reads it all, not through the map, unless it was pulled."""
-        return checksum.recall(self.path) or checksum.compute(self.path)
+    def content(self, offset: int, num_bytes: int) -> bytes:
+        """Of the file, from byte `offset` on."""
+        return self._map[offset : offset + num_bytes]
+
+    def fetch_ahead(self, offset: int, num_bytes: int) -> None:
+        """Have what `content` would give read from the disk, without waiting for it."""
+        start = offset - offset % mmap.PAGESIZE  # as the system wants it
+        self._map.madvise(mmap.MADV_WILLNEED, start, offset + num_bytes - start)
 
     def integer(self, key: str, default: int | None = None) -> int:
         """A whole number. Like its siblings, raises ModelFileError naming a key that is missing

@@ -101,7 +101,7 @@ def _preamble(cursor: _Cursor) -> tuple[int, int]:
     if magic != MAGIC:
         raise ModelFileError(f"not a GGUF file (it begins with {magic!r})")
     version = cursor.u32()
-    if version & 0xFFFF == 0:
+    if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
         raise ModelFileError("big-endian GGUF files are not supported")
     if version not in VERSIONS:
         raise ModelFileError(f"GGUF version {version} is not supported (versions 2 and 3 are)")

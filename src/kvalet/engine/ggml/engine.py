@@ -14,7 +14,7 @@ from kvalet.core.plan import Grant, Sampled, SeqId, StepOutcome, StepPlan
 from kvalet.engine.base import PACE_STEPS, EngineInfo, EngineReport, Exactness
 from kvalet.engine.ggml.batch import Limits
 from kvalet.engine.ggml.cache import FactCache
-from kvalet.engine.ggml.fingerprint import fingerprint, model_sha256
+from kvalet.engine.ggml.fingerprint import fingerprint
 from kvalet.engine.ggml.loaded import LoadedModel
 from kvalet.engine.ggml.probe import prove
 from kvalet.engine.ggml.runner import Ran, Runner
@@ -24,6 +24,7 @@ from kvalet.engine.host.folder import OwnFolder
 from kvalet.engine.host.moves import Moves
 from kvalet.engine.host.places import HostPlaces, PageFiles
 from kvalet.errors import EngineError, EngineFatal
+from kvalet.model.gguf import GGUFFile
 
 
 @dataclass(slots=True)
@@ -147,7 +148,7 @@ class GgmlEngine:
 
 
 def load_engine(
-    model_path: str | Path,
+    file: GGUFFile,
     *,
     num_pages: int,
     threads: int,
@@ -159,7 +160,8 @@ def load_engine(
     async_copies: bool = True,
     disk_dir: Path | None = None,
 ) -> GgmlEngine:
-    """An engine with the model of a GGUF file and a pool of `num_pages` pages. A step takes at most
+    """An engine with the model of a file, which it takes over and closes, and a pool of `num_pages`
+    pages. A step takes at most
     `max_step_tokens` rows of `max_seqs` sequences; `poison` fills unused pages with NaN; `probe_s`
     is how long the exactness probe may take; `cache_dir` keeps what is found out about the file.
     `async_copies`: transfers run beside the steps that follow, else in their own; `disk_dir`: the
@@ -169,12 +171,13 @@ def load_engine(
     suffice.
     """
     with ExitStack() as stack:
+        stack.enter_context(file)
         folder = stack.enter_context(closing(OwnFolder(disk_dir))) if disk_dir else None
-        loaded = stack.enter_context(closing(LoadedModel(model_path, threads)))
+        loaded = stack.enter_context(closing(LoadedModel(file, threads)))
         num_vocab = loaded.model.description.num_vocab
         limits = Limits(num_vocab, num_pages, max_step_tokens, max_seqs)
         cache = FactCache(cache_dir)
-        root = fingerprint(model_sha256(loaded.file, cache), loaded.library)
+        root = fingerprint(file, loaded.library)
         exactness = prove(loaded, limits, probe_s, cache, root.hex())
         engine = GgmlEngine(loaded, limits, poison, root, exactness, folder, async_copies)
         stack.pop_all()

@@ -1,7 +1,8 @@
 """What a page's bytes depend on beside its tokens: the root of the page names.
 
-Two engines with one fingerprint compute the same bits. It covers the whole model file, the type
-of keys and values, and the bytes of the libraries that compute, as built on this machine.
+Two engines with one fingerprint compute the same bits. It covers the model file, as far as its
+digest does, the type of keys and values, and the bytes of the libraries that compute, as built on
+this machine.
 """
 
 import hashlib
@@ -10,29 +11,17 @@ from typing import Final
 
 import ggml
 
-from kvalet.engine.ggml.cache import FactCache
 from kvalet.engine.native import NativeLibrary
+from kvalet.model.digest import model_digest
 from kvalet.model.gguf import GGUFFile
 
 KV_TYPE: Final = "f16"
 
 
-def fingerprint(model_sha256: str, library: NativeLibrary) -> bytes:
+def fingerprint(file: GGUFFile, library: NativeLibrary) -> bytes:
     """32 bytes."""
-    parts = (model_sha256, KV_TYPE, *builds(library))
+    parts = (model_digest(file), KV_TYPE, *builds(library))
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=32).digest()
-
-
-def model_sha256(file: GGUFFile, cache: FactCache) -> str:
-    """Of the whole file, in hex; reads it (about 0.5 s a GB), unless the cache knows a file of this
-    path, size and time of change."""
-    status = file.path.stat()
-    key = ("sha256", str(file.path.resolve()), status.st_size, status.st_mtime_ns)
-    known = cache.get(*key)
-    if isinstance(known, str):
-        return known
-    cache.put(file.sha256, *key)
-    return file.sha256
 
 
 def builds(library: NativeLibrary) -> tuple[str, ...]:

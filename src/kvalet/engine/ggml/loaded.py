@@ -1,7 +1,6 @@
 """A model file, loaded: its weights placed on a device, ready to have graphs built of them."""
 
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 from kvalet.engine import native
 from kvalet.engine.ggml.architectures import describe
@@ -13,17 +12,17 @@ from kvalet.model.gguf import GGUFFile
 
 
 class LoadedModel:
-    def __init__(self, path: str | Path, threads: int) -> None:
-        """Raises ModelFileError for what is wrong with the file."""
+    def __init__(self, file: GGUFFile, threads: int) -> None:
+        """Takes over `file` and closes it. Raises ModelFileError for what is wrong with it."""
         with ExitStack() as stack:
-            self.file = stack.enter_context(GGUFFile.open(path))
+            stack.enter_context(file)
             self.backend = stack.enter_context(Backend(threads))
             self.library = native.load()
-            self.weights = stack.enter_context(closing(Weights(self.file, self.backend)))
-            self.model: Model = Decoder(describe(self.file), self.weights)
+            self.weights = stack.enter_context(closing(Weights(file, self.backend)))
+            self.model: Model = Decoder(describe(file), self.weights)
             self._resources = stack.pop_all()
         if self.weights.repacked_bytes:
-            self.file.drop_resident()  # most of what was read is in memory a second time
+            file.drop_resident()  # most of what was read is in memory a second time
 
     def close(self) -> None:
         """Safe to call twice."""

@@ -171,7 +171,8 @@ class NativeLibrary:
             self._lib = ctypes.CDLL(str(path))
         except OSError as error:
             raise EngineError(f"the native library {path.name} cannot be loaded: {error}") from None
-        if not hasattr(self._lib, "kvalet_abi") or self._lib.kvalet_abi() != ABI:
+        is_whole = all(hasattr(self._lib, name) for name in _PROTOTYPES)
+        if not is_whole or self._lib.kvalet_abi() != ABI:
             raise EngineError(f"{path.name} was built from other sources: build it again")
         for name, (result, arguments) in _PROTOTYPES.items():
             function = getattr(self._lib, name)

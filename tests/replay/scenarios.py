@@ -127,6 +127,7 @@ ENDLESS = Load(num_chats=5, prompt=(30, 150), new=(250, 420), share=2, over=60)
 ALIGNED = Load(num_chats=8, prompt=(32, 128), page=PAGE_CELLS, over=1, share=0, new=(60, 200))
 # Choices that draw the same tokens, and so hold the same full pages.
 TWINS = replace(ALIGNED, past=1, choices=(2, 3), temperatures=(0.0,), num_chats=5)
+CROWD = replace(ENDLESS, num_chats=9, over=300, prompt=(20, 100))
 BY_HAND: Final[tuple[Deed, ...]] = ("park", "park", "resume")
 FILES: Final[tuple[Deed, ...]] = (
     *("save", "save", "save", "save", "save", "restore", "restore", "restore", "restore"),
@@ -183,6 +184,7 @@ def _policies() -> list[Scenario]:
             entry_order="pass",
             delay=2,
         ),
+        scenario("watermark-even", LONG, trigger="watermark", high_percent=75, low_percent=75),
         scenario("priorities", Load(priorities=(0, 0, 1, 5)), pages=12),
         scenario("priorities-recompute", Load(priorities=(0, 2)), host_budget_pages=0, pages=12),
     ]
@@ -220,6 +222,7 @@ def _endless() -> list[Scenario]:
         for base in (
             scenario("shift-rotation", ENDLESS, pages=14),
             scenario("shift-rotation-async", ENDLESS, pages=14, delay=4, lookahead_steps=8),
+            scenario("shift-crowd", CROWD, pages=26, slots=7, delay=1),
             scenario("shift-refused", ENDLESS, pages=12, host_budget_pages=0),
             scenario("shift-refused-small", ENDLESS, pages=12, host_budget_pages=5, delay=1),
             scenario("shift-keep", keeping, pages=16, delay=1),
@@ -256,6 +259,8 @@ def _faults() -> list[Scenario]:
     return [
         scenario("fault-copies", LONG, delay=2, faults=copies),
         scenario("fault-restores", faults=restores, delay=1, cache_budget_pages=8),
+        scenario("fault-all-restores", LONG, faults=FaultRules(restore=1, until=250), delay=1),
+        scenario("fault-all-copies", LONG, faults=FaultRules(transfer=1, until=200), delay=1),
         scenario("fault-steps", MANY, faults=steps),
         with_cancels(scenario("cancels", MANY, slots=3, delay=3, pages=10)),
         with_cancels(scenario("cancels-parked", LONG, delay=2), states=PARKED),

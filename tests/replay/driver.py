@@ -7,10 +7,8 @@ step, so that measured pacing takes part and a play is the same everywhere.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import cast
 
-from pydantic import TypeAdapter
-
-from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import (
     Direction,
     FinishReason,
@@ -25,11 +23,10 @@ from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import Sequence
 from kvalet.engine.fake import UNUSED, FakeEngine, Faults, StateFile
 from kvalet.errors import Conflict, EngineError, Overloaded, RequestError
-from tests.builders import make_prompt
+from tests.builders import SchedulerOptions, make_config, make_prompt
 from tests.replay import canonical
 from tests.replay.scenario import Arrival, Cancel, FaultRules, Order, Scenario
 
-CONFIG = TypeAdapter(SchedulerConfig)
 PREFIX_SALT = 1000  # of shared prefixes; no request's own salt is as large
 NO_FILE = make_prompt(64, salt=PREFIX_SALT - 1)  # what is asked of a state file that is not there
 
@@ -53,7 +50,8 @@ def play(scenario: Scenario) -> Trace:
 
 
 def make_scheduler(scenario: Scenario) -> Scheduler:
-    config = CONFIG.validate_python(scenario.options)
+    """An option that no part of the configuration knows is an error."""
+    config = make_config(**cast("SchedulerOptions", scenario.options))
     return Scheduler(config, scenario.num_pages, root=b"replay")
 
 

@@ -184,7 +184,7 @@ def _policies() -> list[Scenario]:
             entry_order="pass",
             delay=2,
         ),
-        scenario("watermark-even", LONG, trigger="watermark", high_percent=75, low_percent=75),
+        scenario("watermark-even", LONG, trigger="watermark", high_percent=75, low_percent=74),
         scenario("priorities", Load(priorities=(0, 0, 1, 5)), pages=12),
         scenario("priorities-recompute", Load(priorities=(0, 2)), host_budget_pages=0, pages=12),
     ]

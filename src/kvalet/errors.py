@@ -6,6 +6,7 @@ KvaletError
 │   ├── NotFound            no such route, slot or model
 │   ├── Conflict            not possible in the state that the slot is in
 │   └── StateFileError      a state file that is foreign, damaged or none
+│       └── StateFileGone   there is no such file, or not any more
 ├── Overloaded              the queue is full: try again later
 ├── ConfigError             a flag or variable that cannot be honoured; the start fails
 ├── ModelFileError          a model file that is broken, foreign or unsupported
@@ -66,6 +67,11 @@ class StateFileError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "filename")
+
+
+class StateFileGone(StateFileError):
+    status = 404
+    kind = "not_found_error"
 
 
 class Overloaded(KvaletError):

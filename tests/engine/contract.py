@@ -8,6 +8,7 @@ from kvalet.core.plan import (
     AnyTransfer,
     Direction,
     Draw,
+    Fault,
     Grant,
     HostId,
     PageId,
@@ -36,7 +37,7 @@ class Steps:
     engine: Engine
     count: int = 0
     landed: list[TransferId] = field(default_factory=list[TransferId])
-    failed: dict[TransferId, str] = field(default_factory=dict[TransferId, str])
+    failed: dict[TransferId, Fault] = field(default_factory=dict[TransferId, Fault])
 
     def run(self, plan: StepPlan) -> StepOutcome:
         self.count += 1

@@ -166,7 +166,7 @@ def test_a_state_that_is_not_the_one_expected_fails_alone(
     load = StateLoad(TransferId(3), path, TOKENS, ((0, HostId(8)), (1, HostId(9))))
     step.transfer(load, back(4, table(6, 7, 8), hosts(range(3))))
     assert set(step.failed) == {3}
-    assert "state" in step.failed[TransferId(3)]
+    assert "state" in step.failed[TransferId(3)].message
     assert step(last_row(table(6, 7, 8))).sampled[SeqId(1)][0].token == expected[0]
 
 

@@ -11,6 +11,7 @@ import pytest
 from kvalet.core.plan import (
     AnyTransfer,
     Direction,
+    Fault,
     HostId,
     PageId,
     StateLoad,
@@ -111,7 +112,7 @@ def test_a_file_makes_way_between_two_of_its_pages(
     copier.start([transfer(2, 1), Forget((HostId(5),)), transfer(3, 2), transfer(4)])
     moves.gate.set()
     news = until_over(copier, 4)
-    assert (news.landed, news.failed) == ([2, 4, 1], {3: "no memory"})
+    assert (news.landed, news.failed) == ([2, 4, 1], {3: Fault("no memory")})
     assert moves.order == ["10", "1", "forget [5]", "11"]
 
 
@@ -228,7 +229,7 @@ def test_an_engine_error_fails_its_transfer_alone(copier: Copier, moves: Recorde
     moves.errors[1] = EngineError("no memory")
     copier.start([transfer(1, 1), transfer(2)])
     news = until_over(copier, 2)
-    assert (news.landed, news.failed) == ([2], {1: "no memory"})
+    assert (news.landed, news.failed) == ([2], {1: Fault("no memory")})
 
 
 def test_the_operator_is_told_why_a_transfer_failed(

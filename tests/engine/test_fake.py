@@ -4,6 +4,7 @@ import pytest
 
 from kvalet.core.plan import (
     Direction,
+    Fault,
     HostId,
     PageId,
     SeqId,
@@ -54,7 +55,7 @@ def test_faults_are_of_copies_of_pages_only() -> None:
         StateSave(TransferId(3), "state", PROMPT[:32], (PageId(0),)),
         StateLoad(TransferId(4), "state", PROMPT[:32], ((0, HostId(1)),)),
     )
-    assert (step.landed, step.failed) == ([2, 3, 4], {1: "broken"})
+    assert (step.landed, step.failed) == ([2, 3, 4], {1: Fault("broken")})
 
 
 def test_state_files_wait_for_the_copies_of_pages() -> None:

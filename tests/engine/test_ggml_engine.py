@@ -159,7 +159,7 @@ def test_a_copy_that_cannot_be_made_fails_alone(engine: GgmlEngine) -> None:
     plan = StepPlan(1, host_freed=(freed,), transfers=(back(6, (page, freed)), out(7)))
     outcome = engine.execute(plan)
     assert (outcome.landed, set(outcome.failed_transfers)) == ((7,), {6})
-    assert "host page 1 holds nothing" in outcome.failed_transfers[TransferId(6)]
+    assert "host page 1 holds nothing" in outcome.failed_transfers[TransferId(6)].message
 
 
 def test_places_are_forgotten_even_if_the_plan_is_refused(engine: GgmlEngine) -> None:

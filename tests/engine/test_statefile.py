@@ -21,7 +21,7 @@ from kvalet.engine.host.statefile import (
     read_header,
     write_state,
 )
-from kvalet.errors import EngineError, StateFileError
+from kvalet.errors import EngineError, StateFileError, StateFileGone
 
 ROOT = bytes(range(32))
 PAGE_BYTES = 6000
@@ -125,7 +125,7 @@ def test_a_flipped_bit_of_a_page_is_found_and_other_pages_are_read(path: Path) -
     with open_state(path, ROOT, PAGE_BYTES) as state:
         state.read(0, page)
         state.read(2, page)
-        with pytest.raises(EngineError, match="state: page 1 is damaged"):
+        with pytest.raises(StateFileError, match="state: page 1 is damaged"):
             state.read(1, page)
 
 
@@ -142,7 +142,7 @@ def test_a_page_that_the_file_has_not(path: Path, index: int) -> None:
 def test_a_file_that_shrinks_while_it_is_read(path: Path) -> None:
     with open_state(path, ROOT, PAGE_BYTES) as state:
         os.truncate(path, OFFSET + PAGE_BYTES)
-        with pytest.raises(EngineError, match="page 1 is damaged"):
+        with pytest.raises(StateFileError, match="page 1 is damaged"):
             state.read(1, memoryview(bytearray(PAGE_BYTES)))
 
 
@@ -217,6 +217,17 @@ def test_a_hostile_header_allocates_nothing(
         tracemalloc.stop()
 
 
+def test_a_disk_that_fails_is_not_the_files_fault() -> None:
+    """Linux has no byte at the start of a process, and says so as a broken disk would."""
+    with pytest.raises(EngineError, match="state file mem: Input/output error"):
+        read_header(Path("/proc/self/mem"), ROOT, PAGE_BYTES)
+
+
+def test_a_file_that_vanished_is_told_from_one_that_is_bad(tmp_path: Path) -> None:
+    with pytest.raises(StateFileGone, match="there is no state file gone"):
+        read_header(tmp_path / "gone", ROOT, PAGE_BYTES)
+
+
 def test_more_tokens_than_the_reader_takes(path: Path) -> None:
     assert read_header(path, ROOT, PAGE_BYTES, max_tokens=96).tokens == TOKENS
     with pytest.raises(StateFileError, match="state file state holds 96 tokens, more than n_ctx"):
@@ -241,7 +252,6 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     assert "is not a file" in refusal(tmp_path / "pipe")
     assert "is not a file" in refusal(tmp_path / "folder")
-    assert "there is no state file" in refusal(tmp_path / "nothing")
 
 
 @given(data=st.binary(max_size=200), prefix=st.sampled_from([b"", MAGIC, MAGIC + b"\1\0\0\0"]))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from kvalet.core.plan import (
     Direction,
+    Fault,
     Grant,
     HostId,
     Phase,
@@ -84,10 +85,10 @@ class WatchedEngine:
         """Most pages that took part in one step."""
         return max(len({page for g in plan.grants for page in g.pages}) for plan in self.plans)
 
-    def _broken_copies(self, plan: StepPlan) -> dict[TransferId, str]:
+    def _broken_copies(self, plan: StepPlan) -> dict[TransferId, Fault]:
         copies = [t for t in plan.transfers if isinstance(t, Transfer) and t.moves]
         faults = {t.transfer_id: self.faults.transfer(t) for t in copies}
-        return {transfer: fault for transfer, fault in faults.items() if fault is not None}
+        return {transfer: Fault(fault) for transfer, fault in faults.items() if fault is not None}
 
     def _failures(self, plan: StepPlan) -> dict[SeqId, str]:
         faults = {grant.seq_id: self.faults.compute(grant) for grant in plan.grants}

@@ -11,6 +11,7 @@ from typing import cast
 
 from kvalet.core.plan import (
     Direction,
+    Fault,
     FinishReason,
     SeqId,
     SlotId,
@@ -177,7 +178,7 @@ class _Player:
         except EngineError as error:
             return StepOutcome(
                 failed={grant.seq_id: str(error) for grant in plan.grants},
-                failed_transfers={copy.transfer_id: str(error) for copy in plan.transfers},
+                failed_transfers={copy.transfer_id: Fault(str(error)) for copy in plan.transfers},
             )
 
     def _judge(self, plan: StepPlan, outcome: StepOutcome) -> StepOutcome:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from tests.builders import (
     GREEDY,
@@ -19,7 +20,8 @@ from kvalet.core.plan import PAGE_CELLS, SeqId, StepPlan
 from kvalet.core.request import Request
 from kvalet.core.sequence import Sequence as Seq
 from kvalet.engine.fake import FakeEngine, Faults
-from kvalet.runtime.inbox import Cancel, Inbox, Message, Park, Resume, Stop, Submit, TakeSnapshot
+from kvalet.runtime.calls import Call, Later
+from kvalet.runtime.inbox import Cancel, Inbox, Message, Stop, Submit
 from kvalet.runtime.loop import EngineLoop
 from kvalet.runtime.messages import (
     Delta,
@@ -28,11 +30,14 @@ from kvalet.runtime.messages import (
     Finished,
     Preempted,
     Resumed,
+    SlotState,
     SlotView,
     Snapshot,
 )
 from kvalet.runtime.record import StepRecorder
 from kvalet.runtime.stream import Stream, Vocabulary
+
+T = TypeVar("T")
 
 # Every token is the text of one letter.
 LETTERS = Vocabulary(token_bytes=lambda token: bytes([97 + token % 26]), eos_ids=frozenset())
@@ -163,22 +168,36 @@ class Bench:
     def cancel(self, seq_id: int) -> None:
         self.inbox.put(Cancel(SeqId(seq_id)))
 
+    def ask(self, run: Callable[[], T | Later[T]]) -> Future[T]:
+        call = Call(run, Future[T]())
+        self.inbox.put(call)
+        return call.answer
+
     def snapshot(self) -> Future[Snapshot]:
-        answer: Future[Snapshot] = Future()
-        self.inbox.put(TakeSnapshot(answer))
-        return answer
+        return self.ask(self.loop.snapshots.take)
 
     def park(
         self, slot: int, request_id: str | None = None, timeout_s: float = 1e6
     ) -> Future[SlotView]:
-        answer: Future[SlotView] = Future()
-        self.inbox.put(Park(slot, request_id, timeout_s, answer))
-        return answer
+        return self.ask(lambda: self.loop.control.park(slot, request_id, timeout_s))
 
     def resume(self, slot: int, request_id: str | None = None) -> Future[SlotView]:
-        answer: Future[SlotView] = Future()
-        self.inbox.put(Resume(slot, request_id, answer))
-        return answer
+        return self.ask(lambda: self.loop.control.resume(slot, request_id))
+
+    def save(self, slot: int, path: str, request_id: str | None = None) -> Future[SlotState]:
+        return self.ask(lambda: self.loop.control.save(slot, request_id, path))
+
+    def restore(self, slot: int, path: str, tokens: tuple[int, ...]) -> Future[SlotState]:
+        return self.ask(lambda: self.loop.control.restore(slot, path, tokens, timeout_s=60.0))
+
+    def erase(self, slot: int, request_id: str | None = None) -> Future[SlotState]:
+        return self.ask(lambda: self.loop.control.erase(slot, request_id))
+
+    def settle(self) -> None:
+        """Have the loop read its inbox, and step until it has nothing to do."""
+        self.loop._receive()
+        while self.scheduler.has_work:
+            self.loop.step()
 
     def run(self, *clients: Client) -> None:
         for seq_id, client in enumerate(clients, start=1):

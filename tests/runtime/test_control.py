@@ -7,8 +7,8 @@ from concurrent.futures import Future
 import pytest
 from tests.runtime.clients import Bench, Client, check_story, generation, letters, solo_tokens
 
-from kvalet.core.plan import SeqId, StepPlan
-from kvalet.engine.fake import UNUSED, FakeEngine, StateFile
+from kvalet.core.plan import StepPlan
+from kvalet.engine.fake import UNUSED, StateFile
 from kvalet.engine.host.statefile import file_bytes
 from kvalet.errors import (
     Conflict,
@@ -19,10 +19,9 @@ from kvalet.errors import (
     Overloaded,
     StateFileError,
 )
-from kvalet.runtime.inbox import Erase, Message, Restore, Save, Stop, Submit
+from kvalet.runtime.inbox import Stop
 from kvalet.runtime.loop import HELD_POLL_S
 from kvalet.runtime.messages import Event, Finished, Preempted, SlotState, SlotView
-from kvalet.runtime.stream import Stream
 
 
 def at_steps(bench: Bench, actions: Mapping[int, Callable[[], object]]) -> list[object]:
@@ -163,19 +162,10 @@ def test_a_question_that_dies_with_the_loop_is_answered() -> None:
     assert [str(error(answer)) for answer in answers] == ["gone", "gone"]
 
 
-def tell(bench: Bench, *messages: Message) -> None:
-    """Have the loop read these, and step until it has nothing to do."""
-    for message in messages:
-        bench.inbox.put(message)
-    bench.loop._receive()
-    while bench.scheduler.has_work:
-        bench.loop.step()
-
-
 def chat_of_70(bench: Bench, seq_id: int) -> Client:
     client = Client(generation(1, num_prompt=70))
-    bench.num_live += 1
-    tell(bench, Submit((Stream.of(SeqId(seq_id), client.wanted, client, bench.now),)))
+    bench.submit(client, seq_id)
+    bench.settle()
     return client
 
 
@@ -183,76 +173,87 @@ def chat_of_70(bench: Bench, seq_id: int) -> Client:
 def test_a_slot_is_saved_erased_and_restored_through_the_loop(transfer_steps: int) -> None:
     bench = Bench(transfer_steps=transfer_steps)
     first = chat_of_70(bench, 1)
-    saved, erased, restored = (Future[SlotState]() for _ in range(3))
-    tell(bench, Save(0, "request-1", "state", saved))
+    saved = bench.save(0, "state", "request-1")
+    bench.settle()
     state = saved.result(timeout=0)
     assert (state.num_tokens, state.num_bytes) == (96, file_bytes(96, bench.engine.info.page_bytes))
-    tell(bench, Erase(0, None, erased))
+    erased = bench.erase(0)
+    bench.settle()
     assert erased.result(timeout=0).num_tokens == 96
     assert bench.scheduler.pool.num_cached == 0
     known = (*first.wanted.prompt, *solo_tokens(first.wanted, bench.n_ctx))
-    tell(bench, Restore(0, "state", known[:96], 60.0, restored))
+    restored = bench.restore(0, "state", known[:96])
+    bench.settle()
     assert restored.result(timeout=0).num_tokens == 96
     again = chat_of_70(bench, 2)
     assert (again.finished.timings.cache_n, again.text) == (64, first.text)
 
 
-def test_a_file_that_cannot_be_read_is_the_asker_s_error() -> None:
-    bench = Bench()
-    restored: Future[SlotState] = Future()
-    tell(bench, Restore(0, "absent", tuple(range(32)), 60.0, restored))
-    refused = error(restored)
-    assert isinstance(refused, StateFileError)
-    assert (refused.field, refused.status) == ("filename", 400)
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(404, "no state file"), (400, "damaged"), (400, "replaced"), (500, "Input/output error")],
+)
+def test_a_restore_that_fails_says_whose_fault_it_is(status: int, words: str) -> None:
+    bench = Bench(transfer_steps=2)
+    tokens = tuple(range(32))
+    held, page = (tokens[::-1] if words == "replaced" else tokens), UNUSED
+    if status != 404:
+        bench.engine.files["state"] = StateFile(held, ((page,) * 32,))
+    if status == 500:
+        bench.faults.file = lambda transfer: "state file state: Input/output error"
+    answers = [bench.restore(slot, "state", tokens) for slot in range(2)]
+    bench.settle()
+    for answer in answers:  # all who ask for a file are told
+        refused = error(answer)
+        assert (refused.status, words in str(refused)) == (status, True)
+        assert isinstance(refused, EngineError if status == 500 else StateFileError)
+        if isinstance(refused, StateFileError):
+            assert refused.field == "filename"
+    assert bench.scheduler.store.num_held == 0
 
 
-def test_a_file_that_cannot_be_written_is_the_server_s_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_file_that_cannot_be_written_is_the_server_s_error() -> None:
     bench = Bench()
     chat_of_70(bench, 1)
-    monkeypatch.setattr(FakeEngine, "_run", lambda engine, transfer: "No space left")
-    saved: Future[SlotState] = Future()
-    tell(bench, Save(0, None, "state", saved))
+    bench.faults.file = lambda transfer: "No space left"
+    saved = bench.save(0, "state")
+    bench.settle()
     refused = error(saved)
     assert type(refused) is EngineError
     assert "No space" in str(refused)
 
 
-@pytest.mark.parametrize("change", ["damaged", "replaced"])
-def test_a_file_that_changed_is_the_error_of_all_who_ask_for_it(change: str) -> None:
-    bench = Bench(transfer_steps=2)
-    tokens = tuple(range(32))
-    held, page = (tokens, UNUSED) if change == "damaged" else (tokens[::-1], 1)
-    bench.engine.files["state"] = StateFile(held, ((page,) * 32,))
-    answers = [Future[SlotState]() for _ in range(2)]
-    tell(bench, *(Restore(i, "state", tokens, 60.0, answer) for i, answer in enumerate(answers)))
-    for answer in answers:
-        assert isinstance(error(answer), StateFileError)
-        assert change in str(error(answer))
-
-
 def test_a_question_that_ends_the_loop_is_answered_too() -> None:
-    answer: Future[SlotState] = Future()
+    bench = Bench()
+    answer = bench.restore(0, "state", (2**31,) * 32)
     with pytest.raises(struct.error):
-        tell(Bench(), Restore(0, "state", (2**31,) * 32, 60.0, answer))
+        bench.settle()
     assert isinstance(answer.exception(timeout=0), struct.error)
 
 
-@pytest.mark.parametrize("make", [lambda f: Save(0, None, "a", f), lambda f: Erase(0, None, f)])
+@pytest.mark.parametrize("ask", [lambda bench: bench.save(0, "a"), lambda bench: bench.erase(0)])
 def test_an_empty_slot_has_nothing_to_save_or_erase(
-    make: Callable[[Future[SlotState]], Message],
+    ask: Callable[[Bench], Future[SlotState]],
 ) -> None:
-    answer: Future[SlotState] = Future()
-    tell(Bench(), make(answer))
+    bench = Bench()
+    answer = ask(bench)
+    bench.settle()
     assert isinstance(error(answer), Conflict)
 
 
 def test_who_waits_for_a_file_is_told_when_the_loop_ends() -> None:
     bench = Bench(transfer_steps=1000)
     chat_of_70(bench, 1)
-    saved: Future[SlotState] = Future()
-    bench.inbox.put(Save(0, None, "state", saved))
+    saved = bench.save(0, "state")
     bench.inbox.put(Stop("enough"))
     bench.loop.run()
     assert isinstance(error(saved), Overloaded)
+
+
+def test_an_order_that_nobody_waits_for_any_more_is_not_carried_out() -> None:
+    bench = Bench()
+    chat_of_70(bench, 1)
+    erased = bench.erase(0)
+    assert erased.cancel()
+    bench.settle()
+    assert bench.scheduler.pool.num_cached > 0

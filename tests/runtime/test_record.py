@@ -9,6 +9,7 @@ from tests.runtime.clients import Bench, Client, generation
 from kvalet.core.plan import (
     Direction,
     Draw,
+    Fault,
     Grant,
     HostId,
     PageId,
@@ -44,7 +45,7 @@ def test_a_line_tells_what_was_computed_and_what_landed(tmp_path: Path) -> None:
     out, back = transfer(1, Direction.OUT, 3), transfer(2, Direction.IN, 2)
     broken = transfer(3, Direction.OUT, 9)
     both = StepPlan(1, grants=(BESIDE, PROMPT), transfers=(out, back, broken))
-    failed = {broken.transfer_id: "no memory"}
+    failed = {broken.transfer_id: Fault("no memory")}
     recorder.add(both, StepOutcome(failed_transfers=failed, compute_s=0.25, copy_s=0.125), 0.5)
     recorder.add(StepPlan(2), StepOutcome(landed=(out.transfer_id,), copy_s=0.0625), 0.001)
     alone = StepPlan(3, grants=(BESIDE,))

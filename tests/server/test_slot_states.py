@@ -12,7 +12,7 @@ import pytest
 
 from kvalet.core.plan import pages_for
 from kvalet.engine.host.statefile import StateHeader, read_header, write_state
-from kvalet.errors import EngineError
+from kvalet.errors import EngineError, StateFileGone
 from kvalet.server import state
 from kvalet.server.routes import slots
 from kvalet.server.state import ServerSettings
@@ -272,6 +272,26 @@ def test_a_copy_that_fails_says_why(saving: Edge, folder: Path, step: str) -> No
     saving.service.copy_error = EngineError("cannot write chat.bin: No space left on device")
     error = saving.error(step, {"filename": "chat.bin"}, 500)
     assert error["message"].endswith("No space left on device")
+
+
+def test_a_file_that_vanishes_while_it_is_restored_is_not_found(saving: Edge, folder: Path) -> None:
+    write(folder / "chat.bin", saving)
+    saving.service.copy_error = StateFileGone("there is no state file chat.bin")
+    error = saving.error(RESTORE, {"filename": "chat.bin"}, 404)
+    assert (error["type"], error["param"]) == ("not_found_error", "filename")
+
+
+def test_a_disk_that_fails_is_not_the_client_s_fault(
+    saving: Edge, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder / "chat.bin", saving)
+
+    def fail(*args: object) -> StateHeader:
+        raise EngineError("state file chat.bin: Input/output error")
+
+    monkeypatch.setattr(slots, "read_header", fail)
+    error = saving.error(RESTORE, {"filename": "chat.bin"}, 500)
+    assert (error["type"], error["param"]) == ("server_error", None)
 
 
 @pytest.mark.parametrize("step", BOTH)

@@ -169,6 +169,22 @@ class StepPlan:
         return not (copies or self.page_shifts or self.grants or self.transfers)
 
 
+class FaultKind(Enum):
+    """What is at fault where a transfer fails."""
+
+    DEVICE = "device"  # memory or a disk
+    GONE = "gone"  # the state file is not there
+    REFUSED = "refused"  # the state file is damaged, foreign, or not the one that was meant
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a transfer failed."""
+
+    message: str
+    kind: FaultKind = FaultKind.DEVICE
+
+
 class FinishReason(Enum):
     EOS = "eos"
     STOP_STRING = "stop_string"
@@ -196,6 +212,6 @@ class StepOutcome:
     not_run: tuple[SeqId, ...] = ()  # no page or room: nothing of the grant was computed
     failed: Mapping[SeqId, str] = field(default_factory=dict[SeqId, str])
     landed: tuple[TransferId, ...] = ()
-    failed_transfers: Mapping[TransferId, str] = field(default_factory=dict[TransferId, str])
+    failed_transfers: Mapping[TransferId, Fault] = field(default_factory=dict[TransferId, Fault])
     compute_s: float = 0.0  # inside the device's graph executor
     copy_s: float = 0.0  # the copier was busy with transfers, since the last outcome

@@ -16,6 +16,8 @@ from kvalet.core.plan import (
     PAGE_CELLS,
     AnyTransfer,
     Direction,
+    Fault,
+    FaultKind,
     Grant,
     HostId,
     PageId,
@@ -51,10 +53,11 @@ def next_token(cells: Sequence[int], params: SamplingParams, index: int, num_voc
 @dataclass(slots=True)
 class Faults:
     """What goes wrong, decided per item; a hook answers with a message, or None for no fault.
-    `transfer` is asked about copies of pages only."""
+    `transfer` is asked about copies of pages, `file` about state files."""
 
     compute: Callable[[Grant], str | None] = lambda grant: None
     transfer: Callable[[Transfer], str | None] = lambda transfer: None
+    file: Callable[[StateSave | StateLoad], str | None] = lambda transfer: None
     no_room: Callable[[Grant], bool] = lambda grant: False
     execute: Callable[[StepPlan], Exception | None] = lambda plan: None
 
@@ -164,34 +167,37 @@ class FakeEngine:
     def _read(self, pages: tuple[PageId, ...], num_cells: int) -> list[int]:
         return [cell for page in pages for cell in self._pages[page]][:num_cells]
 
-    def _land(self, step: int) -> tuple[tuple[TransferId, ...], dict[TransferId, str]]:
+    def _land(self, step: int) -> tuple[tuple[TransferId, ...], dict[TransferId, Fault]]:
         landed: list[TransferId] = []
-        failed: dict[TransferId, str] = {}
+        failed: dict[TransferId, Fault] = {}
         while (queue := self._due or self._files) and queue[0][0] <= step:
             _, transfer = queue.popleft()
-            message = self._run(transfer)
-            if message is None:
+            fault = self._run(transfer)
+            if fault is None:
                 landed.append(transfer.transfer_id)
             else:
-                failed[transfer.transfer_id] = message
+                failed[transfer.transfer_id] = fault
         return tuple(landed), failed
 
-    def _run(self, transfer: AnyTransfer) -> str | None:
-        """Why it failed, if it did."""
+    def _run(self, transfer: AnyTransfer) -> Fault | None:
+        message = self._message(transfer)
+        if message is not None:
+            return Fault(message)
         match transfer:
             case StateSave():
                 pages = tuple(tuple(self._stored(page)) for page in transfer.pages)
                 self.files[transfer.path] = StateFile(transfer.tokens, pages)
-                return None
             case StateLoad():
                 return self._load(transfer)
-            case Transfer(moves=()):
-                return None  # a mark: nothing that could fail
             case Transfer():
-                message = self.faults.transfer(transfer)
-                if message is None:
-                    self._copy(transfer)
-                return message
+                self._copy(transfer)
+        return None
+
+    def _message(self, transfer: AnyTransfer) -> str | None:
+        """Of a fault that is injected."""
+        if not isinstance(transfer, Transfer):
+            return self.faults.file(transfer)
+        return self.faults.transfer(transfer) if transfer.moves else None  # a mark cannot fail
 
     def _copy(self, transfer: Transfer) -> None:
         for place, host in transfer.moves:
@@ -202,14 +208,15 @@ class FakeEngine:
             else:
                 self._pages[place] = list(self._stored(host))
 
-    def _load(self, load: StateLoad) -> str | None:
+    def _load(self, load: StateLoad) -> Fault | None:
         file = self.files.get(load.path)
         if file is None:
-            return f"there is no state file {load.path}"
+            return Fault(f"there is no state file {load.path}", FaultKind.GONE)
         if file.tokens != load.tokens:
-            return f"state file {load.path} was replaced by another one"
+            message = f"state file {load.path} was replaced by another one"
+            return Fault(message, FaultKind.REFUSED)
         if any(UNUSED in file.pages[index] for index, _ in load.moves):
-            return f"state file {load.path} is damaged"
+            return Fault(f"state file {load.path} is damaged", FaultKind.REFUSED)
         for index, host in load.moves:
             self._host[host] = list(file.pages[index])
         return None

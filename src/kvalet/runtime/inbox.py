@@ -6,17 +6,13 @@ either accepted and seen by the engine thread, or refused with the reason; none 
 
 import queue
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from kvalet.core.plan import SeqId
-from kvalet.errors import Overloaded, RequestError
-from kvalet.runtime.messages import SlotState, SlotView, Snapshot
+from kvalet.errors import Overloaded
+from kvalet.runtime.calls import Call
 from kvalet.runtime.stream import Stream
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,64 +26,13 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeSnapshot:
-    answer: Future[Snapshot]
-
-
-@dataclass(frozen=True, slots=True)
-class Park:
-    """`request_id`: whose slot it is thought to be; None: whoever's."""
-
-    slot: int
-    request_id: str | None
-    timeout_s: float
-    answer: Future[SlotView]
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    slot: int
-    request_id: str | None
-    answer: Future[SlotView]
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """Of what an idle slot's last request left, to the state file at `path`."""
-
-    slot: int
-    request_id: str | None
-    path: str
-    answer: Future[SlotState]
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """From the state file at `path`, which holds `tokens`."""
-
-    slot: int
-    path: str
-    tokens: tuple[int, ...]
-    timeout_s: float
-    answer: Future[SlotState]
-
-
-@dataclass(frozen=True, slots=True)
-class Erase:
-    slot: int
-    request_id: str | None
-    answer: Future[SlotState]
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """The last message: nothing is accepted after it."""
 
     reason: str  # what the clients of live sequences are told
 
 
-SlotOrder: TypeAlias = Park | Resume | Save | Restore | Erase
-Message: TypeAlias = Submit | Cancel | TakeSnapshot | SlotOrder | Stop
+Message: TypeAlias = Submit | Cancel | Call[Any] | Stop
 
 
 class Inbox:
@@ -120,21 +65,3 @@ class Inbox:
         while (message := self.read(patience_s=0)) is not None:
             unread.append(message)
         return unread
-
-
-def give(answer: Future[T], make: Callable[[], T]) -> None:
-    """Answer with what `make` returns, or with the error it raises. An error that is not the
-    asker's is raised here too."""
-    if not answer.set_running_or_notify_cancel():
-        return
-    try:
-        answer.set_result(make())
-    except Exception as error:
-        answer.set_exception(error)
-        if not isinstance(error, RequestError):
-            raise
-
-
-def refuse(answer: Future[T], error: Exception) -> None:
-    if answer.set_running_or_notify_cancel():
-        answer.set_exception(error)

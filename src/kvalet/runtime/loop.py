@@ -11,27 +11,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from kvalet.core.plan import SeqId, StepOutcome, StepPlan
+from kvalet.core.plan import Fault, SeqId, StepOutcome, StepPlan
 from kvalet.core.scheduler import Scheduler
 from kvalet.engine.base import Engine
 from kvalet.errors import EngineError, EngineFatal, KvaletError, Overloaded, RequestError
+from kvalet.runtime.calls import Call, Calls
 from kvalet.runtime.control import SlotControl
 from kvalet.runtime.durations import Durations
-from kvalet.runtime.inbox import (
-    Cancel,
-    Erase,
-    Inbox,
-    Message,
-    Park,
-    Restore,
-    Resume,
-    Save,
-    Stop,
-    Submit,
-    TakeSnapshot,
-    give,
-    refuse,
-)
+from kvalet.runtime.inbox import Cancel, Inbox, Message, Stop, Submit
 from kvalet.runtime.outputs import Outputs
 from kvalet.runtime.parks import ParkLog
 from kvalet.runtime.record import StepRecorder
@@ -47,7 +34,8 @@ HELD_POLL_S: Final = 0.05
 
 
 class EngineLoop:
-    """`run` is the engine thread; everything but the inbox belongs to it."""
+    """`run` is the engine thread; everything but the inbox belongs to it. `control` and `snapshots`
+    are for calls, which other threads put into the inbox."""
 
     def __init__(
         self,
@@ -75,10 +63,11 @@ class EngineLoop:
         durations, page_bytes = Durations(), engine.info.page_bytes
         parks = ParkLog(page_bytes, durations.parked)
         self._outputs = Outputs(vocabulary, self._totals, durations, parks, clock, on_end)
-        self._snapshots = Snapshots(
+        self._calls = Calls()
+        self.snapshots = Snapshots(
             scheduler, self._totals, durations, page_bytes, self._outputs.parked_s
         )
-        self._control = SlotControl(scheduler, self._snapshots, clock)
+        self.control = SlotControl(scheduler, self.snapshots, clock)
         self._plan = StepPlan(step=0)
         self._is_quiet = False  # the last step brought nothing
         self._stop: Stop | None = None
@@ -91,7 +80,7 @@ class EngineLoop:
         self._outputs.begin(plan, planned, started)
         outcome = self._outputs.judge(self._execute(plan))
         self._scheduler.commit(plan, outcome)
-        self._control.settle(outcome)
+        self._calls.settle(outcome)
         for broken in self._outputs.deliver(self._scheduler.take_changes()):
             self._cancel(broken)
         seconds = self._clock() - started
@@ -137,7 +126,7 @@ class EngineLoop:
             logger.exception("step %d failed", plan.step)
             return StepOutcome(
                 failed={grant.seq_id: str(error) for grant in plan.grants},
-                failed_transfers={copy.transfer_id: str(error) for copy in plan.transfers},
+                failed_transfers={copy.transfer_id: Fault(str(error)) for copy in plan.transfers},
             )
 
     def _receive(self) -> None:
@@ -160,10 +149,8 @@ class EngineLoop:
                 self._add(streams)
             case Cancel(seq_id):
                 self._cancel(seq_id)
-            case TakeSnapshot(answer):
-                give(answer, self._snapshots.take)
-            case Park() | Resume() | Save() | Restore() | Erase():
-                self._control.obey(message)
+            case Call():
+                self._calls.obey(message)
             case Stop():
                 self._stop = message
 
@@ -186,7 +173,7 @@ class EngineLoop:
         for message in self._inbox.close(str(error)):
             self._turn_away(message, error)
         self._outputs.fail_all(error)
-        self._control.refuse_all(error)
+        self._calls.refuse_all(error)
         if self._recorder is not None:
             self._recorder.close()
         try:
@@ -201,12 +188,8 @@ class EngineLoop:
                     self._outputs.open(stream)
             case Cancel(seq_id):
                 self._outputs.close(seq_id)
-            case TakeSnapshot(answer):
-                refuse(answer, error)
-            case Park(answer=seen) | Resume(answer=seen):
-                refuse(seen, error)
-            case Save(answer=state) | Restore(answer=state) | Erase(answer=state):
-                refuse(state, error)
+            case Call():
+                message.refuse(error)
             case Stop():
                 pass
 

@@ -18,19 +18,8 @@ from kvalet.core.request import Request
 from kvalet.core.scheduler import Scheduler
 from kvalet.engine.base import Engine
 from kvalet.errors import Overloaded
-from kvalet.runtime.inbox import (
-    Cancel,
-    Erase,
-    Inbox,
-    Message,
-    Park,
-    Restore,
-    Resume,
-    Save,
-    Stop,
-    Submit,
-    TakeSnapshot,
-)
+from kvalet.runtime.calls import Call, Later
+from kvalet.runtime.inbox import Cancel, Inbox, Stop, Submit
 from kvalet.runtime.loop import EngineLoop
 from kvalet.runtime.messages import Sink, SlotState, SlotView, Snapshot
 from kvalet.runtime.record import StepRecorder
@@ -125,45 +114,43 @@ class Service:
         Answered when the scheduler has accepted it; the sequence is parked in the next step. Fails
         with NotFound, Conflict, or Overloaded once the thread has ended.
         """
-        answer: Future[SlotView] = Future()
-        return self._ask(Park(slot, request_id, timeout_s, answer), answer)
+        return self._ask(lambda: self._loop.control.park(slot, request_id, timeout_s))
 
     def resume(self, slot: int, request_id: str | None = None) -> Future[SlotView]:
         """Undo `park`: back into the line, or back into the pool. Answers and fails as it does."""
-        answer: Future[SlotView] = Future()
-        return self._ask(Resume(slot, request_id, answer), answer)
+        return self._ask(lambda: self._loop.control.resume(slot, request_id))
 
     def save(self, slot: int, path: str, request_id: str | None = None) -> Future[SlotState]:
         """Write what the last request left in idle `slot` to a state file, whole pages only.
-        Answered when the file is there; fails as `park` does, or with EngineError."""
-        answer: Future[SlotState] = Future()
-        return self._ask(Save(slot, request_id, path, answer), answer)
+        Answered when the file is there. Fails as `park` does, or with EngineError if the disk does.
+        """
+        return self._ask(lambda: self._loop.control.save(slot, request_id, path))
 
     def restore(
         self, slot: int, path: str, tokens: tuple[int, ...], timeout_s: float
     ) -> Future[SlotState]:
         """Read the state file at `path`, whose header says that it holds `tokens`, for idle `slot`;
         it stays parked for the next request, for `timeout_s` seconds at most. Answers and fails as
-        `save` does; a file that fails changes nothing."""
-        answer: Future[SlotState] = Future()
-        return self._ask(Restore(slot, path, tokens, timeout_s, answer), answer)
+        `save` does, or with StateFileError if the file is not one to take (any more); a file that
+        fails changes nothing."""
+        return self._ask(lambda: self._loop.control.restore(slot, path, tokens, timeout_s))
 
     def erase(self, slot: int, request_id: str | None = None) -> Future[SlotState]:
         """Forget what the last request left in idle `slot`. Fails as `park` does."""
-        answer: Future[SlotState] = Future()
-        return self._ask(Erase(slot, request_id, answer), answer)
+        return self._ask(lambda: self._loop.control.erase(slot, request_id))
 
     def snapshot(self) -> Future[Snapshot]:
         """The state at the next step boundary; fails with Overloaded once the thread has ended."""
-        answer: Future[Snapshot] = Future()
-        return self._ask(TakeSnapshot(answer), answer)
+        return self._ask(self._loop.snapshots.take)
 
-    def _ask(self, message: Message, answer: Future[T]) -> Future[T]:
+    def _ask(self, run: Callable[[], T | Later[T]]) -> Future[T]:
+        """`run` is run on the engine thread."""
+        call = Call(run, Future[T]())
         try:
-            self._inbox.put(message)
+            self._inbox.put(call)
         except Overloaded as error:
-            answer.set_exception(error)
-        return answer
+            call.refuse(error)
+        return call.answer
 
     def close(self, reason: str = "the server is shutting down", timeout_s: float = 1.5) -> bool:
         """Fail all live sequences with Overloaded(reason) after the step under way, end the

@@ -15,11 +15,19 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kvalet.core.plan import AnyTransfer, HostId, StateLoad, StateSave, TransferId
+from kvalet.core.plan import (
+    AnyTransfer,
+    Fault,
+    FaultKind,
+    HostId,
+    StateLoad,
+    StateSave,
+    TransferId,
+)
 from kvalet.engine.base import PACE_DEBT, PACE_SHARE
 from kvalet.engine.host.faultlog import FaultLog
 from kvalet.engine.host.moves import Moves
-from kvalet.errors import EngineError, EngineFatal, StateFileError
+from kvalet.errors import EngineError, EngineFatal, StateFileError, StateFileGone
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +43,7 @@ class News:
     """What became of transfers since the last look."""
 
     landed: list[TransferId] = field(default_factory=list[TransferId])
-    failed: dict[TransferId, str] = field(default_factory=dict[TransferId, str])
+    failed: dict[TransferId, Fault] = field(default_factory=dict[TransferId, Fault])
     busy_s: float = 0.0
 
 
@@ -132,7 +140,7 @@ class Copier:
             with self._changed:
                 self._count_busy()
             return
-        failure: str | None = None
+        fault: Fault | None = None
         makes_way = isinstance(work, StateSave | StateLoad)
         try:
             with closing(self._moves.run(work)) as pages:
@@ -140,9 +148,9 @@ class Copier:
                     if not self._wait_for_turn(makes_way=makes_way):
                         return
         except (EngineError, StateFileError) as error:
-            failure = str(error)
-            self._faults.note(failure)
-        self._report(work.transfer_id, failure)
+            fault = _fault_of(error)
+            self._faults.note(fault.message)
+        self._report(work.transfer_id, fault)
 
     def _wait_for_turn(self, *, makes_way: bool) -> bool:
         """Before each page: until there is credit and, for one that `makes_way`, nothing else to
@@ -161,13 +169,13 @@ class Copier:
             is_first = makes_way and self._queue and not self._is_closed
             return self._queue.popleft() if is_first else None
 
-    def _report(self, transfer: TransferId, failure: str | None) -> None:
+    def _report(self, transfer: TransferId, fault: Fault | None) -> None:
         with self._changed:
             self._count_busy()
-            if failure is None:
+            if fault is None:
                 self._news.landed.append(transfer)
             else:
-                self._news.failed[transfer] = failure
+                self._news.failed[transfer] = fault
 
     def _count_busy(self) -> None:
         if self._since is None:
@@ -177,3 +185,13 @@ class Copier:
         self._news.busy_s += busy_s
         if self._credit_s is not None:
             self._credit_s -= busy_s
+
+
+def _fault_of(error: EngineError | StateFileError) -> Fault:
+    match error:
+        case StateFileGone():
+            return Fault(str(error), FaultKind.GONE)
+        case StateFileError():
+            return Fault(str(error), FaultKind.REFUSED)
+        case _:
+            return Fault(str(error))

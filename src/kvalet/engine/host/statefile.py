@@ -21,7 +21,7 @@ import numpy as np
 from typing_extensions import Buffer
 
 from kvalet.core.plan import PAGE_CELLS
-from kvalet.errors import EngineError, StateFileError
+from kvalet.errors import EngineError, StateFileError, StateFileGone
 
 MAGIC: Final = b"kvalet\x1a\n"
 VERSION: Final = 1
@@ -60,8 +60,9 @@ def read_header(
     path: Path, fingerprint: bytes, page_bytes: int, max_tokens: int | None = None
 ) -> StateHeader:
     """What the state file at `path` holds. Raises StateFileError for one that an engine of this
-    fingerprint (32 bytes), page size and `max_tokens` (its n_ctx) cannot take; nothing that grows
-    with the file is read of one that is not meant for it. Pages are not looked at."""
+    fingerprint (32 bytes), page size and `max_tokens` (its n_ctx) cannot take, EngineError if the
+    disk fails; nothing that grows with the file is read of one that is not meant for it. Pages are
+    not looked at."""
     with open_state(path, fingerprint, page_bytes, max_tokens) as state:
         return state.header
 
@@ -76,8 +77,8 @@ class StateReader:
         self._page_bytes = page_bytes
 
     def read(self, index: int, into: memoryview) -> None:
-        """Read a page into `into` [page_bytes]. Raises EngineError if it is not the page that was
-        written; `into` is worthless then."""
+        """Read a page into `into` [page_bytes], which is worthless after an error. Raises
+        StateFileError if it is not the page that was written, EngineError if the disk fails."""
         if not 0 <= index < self.header.num_pages:
             raise EngineError(f"state file {self._name} has no page {index}")
         try:
@@ -86,19 +87,19 @@ class StateReader:
         except OSError as error:
             raise EngineError(f"state file {self._name}: {error.strerror}") from error
         if count != self._page_bytes or _digest(into) != self.header.digests[index]:
-            raise EngineError(f"state file {self._name}: page {index} is damaged")
+            raise StateFileError(f"state file {self._name}: page {index} is damaged")
 
 
 @contextmanager
 def open_state(
     path: Path, fingerprint: bytes, page_bytes: int, max_tokens: int | None = None
 ) -> Iterator[StateReader]:
-    """Raises StateFileError, as `read_header` does."""
+    """Raises what `read_header` does."""
     with _open(path) as file:
         try:
             header = _Header(path.name, file).read(fingerprint, page_bytes, max_tokens)
         except OSError as error:
-            raise StateFileError(f"state file {path.name}: {error.strerror}") from error
+            raise EngineError(f"state file {path.name}: {error.strerror}") from error
         yield StateReader(path.name, file, header, page_bytes)
 
 
@@ -192,9 +193,9 @@ def _open(path: Path) -> BinaryIO:
             raise StateFileError(f"{path.name} is not a file")
         return open(handle, "rb")
     except FileNotFoundError:
-        raise StateFileError(f"there is no state file {path.name}") from None
+        raise StateFileGone(f"there is no state file {path.name}") from None
     except OSError as error:
-        raise StateFileError(f"state file {path.name}: {error.strerror}") from error
+        raise EngineError(f"state file {path.name}: {error.strerror}") from error
 
 
 class _Header:

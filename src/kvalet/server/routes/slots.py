@@ -156,7 +156,8 @@ def _place(folder: Path, name: str) -> Path:
 
 
 def _saved(folder: Path, name: str, model: ServedModel) -> tuple[Path, tuple[int, ...]]:
-    """A state file of this engine's and its tokens. Raises NotFound, StateFileError."""
+    """A state file of this engine's and its tokens. Raises NotFound, StateFileError or
+    EngineError."""
     service = model.service
     path = _place(folder, name)
     if not path.exists():

@@ -28,6 +28,7 @@ from kvalet.model.chat_template import ChatTemplate
 from kvalet.model.gguf import GGUFFile
 from kvalet.model.hyperparameters import HyperParameters
 from kvalet.model.tokenizer import Tokenizer
+from kvalet.partial import remove_leftovers
 from kvalet.runtime.record import StepRecorder
 from kvalet.runtime.service import Service
 from kvalet.runtime.stream import Vocabulary
@@ -59,6 +60,8 @@ def run(config: ServeConfig) -> int:
         console.print(f"test knob set: {knob}", style="yellow")
     if config.preemption.entry_order == "pass":
         logger.warning("--preempt-resume pass: small chats may keep a large one waiting for long")
+    if config.http.slot_save_path:
+        _remove_leftovers(Path(config.http.slot_save_path))
     facts: list[str] = []
 
     def load() -> ServedModel:
@@ -75,6 +78,14 @@ def run(config: ServeConfig) -> int:
         )
 
     return run_server(server_settings(config), load, on_ready)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Of saves that a killed process did not end."""
+    try:
+        remove_leftovers(folder)
+    except OSError as error:
+        raise ConfigError(f"--slot-save-path {folder}: {error.strerror}") from None
 
 
 def server_settings(config: ServeConfig) -> ServerSettings:

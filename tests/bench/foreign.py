@@ -24,6 +24,8 @@ TOKEN_S = 0.002
 class Foreign:
     takes: frozenset[str] = frozenset({"stream_options"})  # beside STANDARD
     is_inexact: bool = False
+    has_no_room: bool = False  # refuses every chat of more than one token
+    stops_after: int = 1_000_000  # tokens, whatever it is asked
     is_page: bool = False  # says nothing but an HTML page
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     refused: set[str] = field(default_factory=set[str])
@@ -48,6 +50,8 @@ class Foreign:
             if body["model"] != "foreign-1":
                 raise HTTPException(404, "no such model")
             self.bodies.append(body)
+            if self.has_no_room and body["max_tokens"] > 1:
+                raise HTTPException(500, "no room")
             return StreamingResponse(self._events(body), media_type="text/event-stream")
 
         return app
@@ -56,14 +60,15 @@ class Foreign:
         """As sse-starlette writes them, with carriage returns."""
         self.num_running += 1
         told = sum(map(ord, body["messages"][-1]["content"]))
-        for token in range(body["max_tokens"]):
+        num_tokens = min(body["max_tokens"], self.stops_after)
+        for token in range(num_tokens):
             await asyncio.sleep(TOKEN_S)
             beside = self.num_running if self.is_inexact else 1
             yield _event({"content": f"{(told + 7 * token) % 100 + beside} "})
         self.num_running -= 1
-        yield _event({}, finish_reason="length")
+        yield _event({}, "length" if num_tokens == body["max_tokens"] else "stop")
         if body.get("stream_options"):
-            counts = {"prompt_tokens": 10, "completion_tokens": body["max_tokens"]}
+            counts = {"prompt_tokens": 10, "completion_tokens": num_tokens}
             yield f"data: {json.dumps({'choices': [], 'usage': counts})}\r\n\r\n"
         yield "data: [DONE]\r\n\r\n"
 

@@ -1,8 +1,18 @@
-"""Streams of chats, written short."""
+"""Streams of chats, and what was played, written short."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
-from kvalet.bench.chats import Chat, Moment, MomentKind
+from kvalet.bench.chats import Chat, ChatState, Moment, MomentKind
+from kvalet.bench.harness import Played
+
+PARKED = {
+    "n_preempt_total": 3.0,
+    "n_preempt_swap_total": 2.0,
+    "n_preempt_recompute_total": 1.0,
+    "n_recompute_tokens_total": 40.0,
+    "preempt_bytes_out_total": float(2 << 20),
+    "preempt_bytes_in_total": float(1 << 20),
+}
 
 
 def moments(text: str) -> list[Moment]:
@@ -11,14 +21,31 @@ def moments(text: str) -> list[Moment]:
     return [Moment(MomentKind(kind), float(at_s)) for kind, at_s in words]
 
 
-def chat(name: str, told: Iterable[Moment], *, num_tokens: int = 0, text: str = "") -> Chat:
-    """One that got as many tokens as it asked for, `num_tokens`."""
-    found = sorted(told, key=lambda moment: moment.at_s)
-    body = {"max_tokens": num_tokens}
-    return Chat(name, body, moments=found, num_tokens=num_tokens, text=text)
-
-
 def steps(first: int, last: int, *, step_s: float = 1.0, late_s: float = 0.0) -> list[Moment]:
     """A piece at the end of each of those steps."""
     times = (step_s * number + late_s for number in range(first, last + 1))
     return [Moment(MomentKind.PIECE, at_s) for at_s in times]
+
+
+def chat(
+    name: str, told: Iterable[Moment] = (), *, tokens: int = 1, of: int = 1, text: str = "text"
+) -> Chat:
+    """One that has ended with `tokens` of the tokens it asked for, as the server counts."""
+    found = sorted(told, key=lambda moment: moment.at_s)
+    body = {"max_tokens": of, "ignore_eos": True}
+    ended = Chat(name, body, ChatState.DONE, text, moments=found, finish_reason="length")
+    ended.num_tokens, ended.is_counted = tokens, True
+    return ended
+
+
+def failed(name: str, why: str = "no room") -> Chat:
+    found = Chat(name, {"max_tokens": 1}, moments=moments("sent 0"))
+    found.fail(why)
+    return found
+
+
+def played(
+    chats: Sequence[Chat], counted: Mapping[str, float] | None = None, log: str = ""
+) -> Played:
+    """In ten seconds."""
+    return Played(chats, 10.0, counted or {}, log)

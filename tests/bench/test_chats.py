@@ -53,7 +53,7 @@ def test_pauses_and_gaps_are_apart(clock: list[float]) -> None:
     assert (chat.num_parks, chat.parked_s()) == (1, 5.0)
 
 
-def test_who_waits_for_its_first_token_is_not_parked(clock: list[float]) -> None:
+def test_a_chat_that_waits_for_its_first_token_is_not_parked(clock: list[float]) -> None:
     chat = Chat("a", {})
     chat.take(": preempted")
     assert chat.state is ChatState.PARKED
@@ -98,7 +98,7 @@ def test_waits_include_the_pauses(clock: list[float]) -> None:
         ({}, "length", 3, True),
         ({}, "length", 2, False),  # the server had no room for more
         ({}, "length", 0, True),  # it does not count
-        ({"ignore_eos": True}, "stop", 0, True),
+        ({"ignore_eos": True}, "stop", 0, False),  # it does not count either, but was told not to
         ({}, "content_filter", 0, False),
         ({}, "stop", 2, True),
         ({"ignore_eos": True}, "stop", 2, False),
@@ -116,9 +116,11 @@ def test_complete(
     chat.take("data:[DONE]") if counted else chat.take("data: [DONE]")
     chat.end()
     assert chat.is_complete is is_complete
+    assert chat.has_stopped_early is (not is_complete and reason is not None)
+    assert chat.problem.startswith("stopped early") is chat.has_stopped_early
 
 
-def test_who_does_not_count_has_its_pieces_counted() -> None:
+def test_of_a_server_that_does_not_count_pieces_are_counted() -> None:
     chat = Chat("a", {"max_tokens": 300})
     for line in (piece("x"), piece("y"), end(0)):
         chat.take(line)
@@ -131,7 +133,9 @@ def test_an_error_is_a_text_or_has_one() -> None:
         chat = Chat("a", {"max_tokens": 3})
         chat.take("data: " + json.dumps({"error": told}))
         chat.end()
-        assert (chat.state, chat.error, chat.is_complete) == (ChatState.FAILED, "no room", False)
+        assert (chat.state, chat.problem) == (ChatState.FAILED, "failed: no room")
+        assert not chat.is_complete
+        assert not chat.has_stopped_early
 
 
 def test_lines_end_with_a_newline_and_nothing_else() -> None:

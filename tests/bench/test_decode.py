@@ -1,73 +1,61 @@
-"""What `kvalet bench decode` makes of its runs."""
+"""What `kvalet bench decode` measures, and what it makes of it."""
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 
-import httpx
 import pytest
-from typing_extensions import override
 
-from kvalet.bench import decode
 from kvalet.bench.chats import Chat, ChatState
-from kvalet.bench.decode import HEADINGS, Decoding, rows
-from kvalet.bench.target import Target
-from kvalet.errors import EngineError
+from kvalet.bench.decode import WARM_UP, Decode
+from kvalet.bench.loads import Session, while_all_run
+from kvalet.bench.prompts import pressing_chats
+from kvalet.bench.target import at
+from tests.bench.foreign import Foreign, serving
+from tests.bench.streams import chat, failed, moments, played, steps
 
-
-@dataclass(frozen=True)
-class Counting(Target):
-    """Counts chats that have ended, as if each were a step."""
-
-    chats: list[Chat] = field(default_factory=list[Chat])
-    looked: list[int] = field(default_factory=list[int])  # how many had ended
-
-    @override
-    async def counters(self, http: httpx.AsyncClient) -> Mapping[str, float]:
-        num_ended = sum(chat.state is ChatState.DONE for chat in self.chats)
-        self.looked.append(num_ended)
-        names = ("n_decode_total", "tokens_predicted_total", "compute_seconds_total")
-        return dict.fromkeys(names, float(num_ended))
-
-    async def stream(self, http: httpx.AsyncClient, chat: Chat, *, lost: int) -> Chat:
-        """The first chat ends once the counters were read, the others once they were read again.
-        All are complete but the last `lost`."""
-        self.chats.append(chat)
-        chat.state, position = ChatState.RUNNING, len(self.chats)
-        while len(self.looked) < min(position, 2):
-            await asyncio.sleep(0.001)
-        chat.state, chat.num_tokens = ChatState.DONE, 5 if position <= 4 - lost else 4
-        return chat
-
-
-def decoded(monkeypatch: pytest.MonkeyPatch, *, lost: int) -> Counting:
-    target = Counting("http://127.0.0.1:1")
-    monkeypatch.setattr(
-        decode, "stream_chat", lambda http, chat: target.stream(http, chat, lost=lost)
-    )
-    asyncio.run(asyncio.wait_for(decode.decode(target, 4, 5), 5.0))
-    return target
+COUNTED = {"n_decode_total": 400, "tokens_predicted_total": 1200, "compute_seconds_total": 8.0}
 
 
 def test_what_is_measured_ends_with_the_first_chat(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = decoded(monkeypatch, lost=0)
-    assert target.looked == [0, 1]
-    assert [chat.state for chat in target.chats] == [ChatState.DONE] * 4
+    looked: list[list[ChatState]] = []
+
+    async def count(states: list[Chat]) -> None:
+        looked.append([chat.state for chat in states])
+
+    monkeypatch.setattr(Session, "begin", lambda session: count(session.chats))
+    monkeypatch.setattr(Session, "end", lambda session: count(session.chats))
+    long, short = pressing_chats(40, 2)
+    bodies = [long, (short[0], {**short[1], "max_tokens": 10})]
+
+    async def play() -> None:
+        async with target.client() as http:
+            await while_all_run(bodies)(Session(target, http))
+
+    with serving(Foreign()) as foreign:
+        target = at(foreign.url)
+        asyncio.run(play())
+    running, done = ChatState.RUNNING, ChatState.DONE
+    assert looked == [[running, running], [running, done]]
 
 
-def test_the_last_chat_must_be_complete_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EngineError, match="ended early"):
-        decoded(monkeypatch, lost=1)
+def test_figures() -> None:
+    one = played([chat("a"), chat("b")], COUNTED)
+    (row,) = Decode().rows({WARM_UP: one, "2 at once": one})
+    assert (row.case, row.faults) == ("2 at once", ())
+    assert row.figures["tok/s"] == 120.0
+    assert row.figures["step ms"] == 25.0
+    assert row.figures["of it in ggml ms"] == 20.0
+    assert row.figures["outside %"] == pytest.approx(20.0)
 
 
-def test_a_row_for_one_and_for_four() -> None:
-    found = [
-        Decoding(1, tokens_per_s=90.0, step_ms=10.0, compute_ms=9.0),
-        Decoding(4, tokens_per_s=150.0, step_ms=25.0, compute_ms=24.0),
-        Decoding(4, tokens_per_s=160.0, step_ms=20.0, compute_ms=16.0),
-        Decoding(4, tokens_per_s=140.0, step_ms=30.0, compute_ms=27.0),
-    ]
-    one, four = rows(found)
-    assert one == ["1", "90.0 (90.0-90.0)", "10.00", "9.00", "10.0%"]
-    assert four == ["4", "150.0 (140.0-160.0)", "25.00", "24.00", "10.0%"]
-    assert len(one) == len(HEADINGS)
+def test_of_a_server_that_does_not_count_pieces_are_taken() -> None:
+    told = [*moments("sent 0"), *steps(1, 9)]
+    (row,) = Decode().rows({"1 at once": played([chat("a", told)])})
+    assert (row.figures["tok/s"], row.figures["step ms"], row.faults) == (1.0, None, ())
+
+
+def test_what_is_over_too_soon_or_failed_is_no_speed() -> None:
+    for chats in ([chat("a", moments("sent 0, piece 1"))], [failed("a")]):
+        (row,) = Decode().rows({"1 at once": replace(played(chats), wall_s=None)})
+        assert row.figures["tok/s"] is None
+        assert row.faults

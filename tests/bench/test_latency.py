@@ -1,79 +1,43 @@
 """What `kvalet bench latency` asks, and what it makes of the answers."""
 
 import itertools
-import json
 import statistics
-from dataclasses import asdict
 
 import pytest
 
-from kvalet.bench.chats import Chat, ChatState
-from kvalet.bench.latency import (
-    HEADINGS,
-    TOKENS,
-    Figures,
-    Options,
-    Sweep,
-    arrivals,
-    figures_of,
-)
-from tests.bench.streams import moments
-
-OPTIONS = Options(max_first_s=1.0, max_gap_s=0.1)
+from kvalet.bench.chats import Chat
+from kvalet.bench.latency import TOKENS, Latency, arrivals
+from tests.bench.streams import chat, failed, moments, played
 
 
-def answered(told: str, *, is_complete: bool = True, num_parks: int = 0) -> Chat:
-    found = moments(told)
-    state = ChatState.DONE if is_complete else ChatState.FAILED
+def answered(told: str) -> Chat:
     pieces = told.count("piece")
-    return Chat(
-        *("a", {"max_tokens": pieces}, state, "text"),
-        num_pieces=pieces,
-        num_tokens=pieces,
-        num_parks=num_parks,
-        moments=found,
-    )
+    return chat("", moments(told), tokens=pieces, of=pieces)
 
 
-def figures() -> Figures:
+def test_figures() -> None:
     chats = [
         answered("sent 0, piece 0.5, piece 0.6"),
         answered("sent 1, piece 2.5, piece 2.6"),  # too late
         answered("sent 2, piece 2.1, preempted 2.15, resumed 2.5, piece 2.6"),  # too slow
-        answered("sent 3, piece 3.1", is_complete=False),
+        failed(""),
     ]
-    return figures_of(OPTIONS, 0.5, chats, wall_s=4.0, parks=None)
-
-
-def test_figures() -> None:
-    found = figures()
-    assert (found.requests, found.completed, found.goodput) == (4, 3, 0.25)
-    assert (found.first_p50_ms, found.first_p95_ms) == pytest.approx((500.0, 1500.0))
-    assert (found.gap_p50_ms, found.gap_p99_ms) == pytest.approx((100.0, 500.0))
-    assert found.tokens_per_s == 6 / 4
-    assert found.cells()[1:3] == ("3/4", "1")
-    assert found.cells()[-1] == "-"
-    assert len(found.cells()) == len(HEADINGS)
+    (row,) = Latency(max_first=1.0, max_gap=0.1).rows({"0.5 a second": played(chats)})
+    told = row.figures
+    assert [told[name] for name in ("chats", "complete", "failed")] == [4, 3, 1]
+    firsts = [told[f"first token {name} ms"] for name in ("p50", "p95")]
+    assert firsts == pytest.approx([500.0, 1500.0])
+    assert [told[f"gap {name} ms"] for name in ("p50", "p99")] == pytest.approx([100.0, 500.0])
+    assert (told["goodput/s"], told["tok/s"], told["parks"]) == (0.1, 0.6, None)
 
 
 def test_what_was_not_answered_took_no_time() -> None:
-    failed = [answered("sent 0, piece 0.1", is_complete=False)]
-    found = figures_of(OPTIONS, 0.5, failed, wall_s=4.0, parks=0)
-    assert found.cells()[3:5] == ("- / -", "- / -")
-    assert found.comparable() == {"completed": 0, "goodput/s": 0.0}
-    assert json.loads(json.dumps(asdict(found), allow_nan=False))["first_p50_ms"] is None
-
-
-def test_what_an_answer_without_text_took_is_unknown() -> None:
-    silent = Chat("a", {"max_tokens": 1}, ChatState.DONE, num_tokens=1, moments=moments("sent 0"))
-    found = figures_of(OPTIONS, 0.5, [silent], wall_s=4.0, parks=0)
-    assert (found.completed, found.first_p50_ms, found.goodput) == (1, None, 0.0)
-
-
-def test_a_sweep_is_right_if_everybody_was_answered() -> None:
-    sweep = Sweep([figures()])
-    assert not sweep.is_right
-    assert sweep.comparable()["0.5/s: goodput/s"] == 0.25
+    silent = chat("", moments("sent 0"))
+    for chats, num_complete in (([failed("")], 0), ([silent], 1)):
+        (row,) = Latency().rows({"1 a second": played(chats, {"n_preempt_total": 0})})
+        assert row.figures["complete"] == num_complete
+        assert row.figures["first token p50 ms"] is row.figures["gap p99 ms"] is None
+        assert (row.figures["goodput/s"], row.figures["parks"]) == (0.0, 0)
 
 
 def test_arrivals_are_the_same_for_a_seed_and_keep_their_pace() -> None:

@@ -1,94 +1,126 @@
-"""What `kvalet bench pressure` makes of its runs."""
+"""What `kvalet bench pressure` asks, and what it makes of the answers."""
 
-from collections import defaultdict
 from dataclasses import replace
 
 import pytest
 
-from kvalet.bench.chats import Chat, ChatState
-from kvalet.bench.figures import HEADINGS, Run
-from kvalet.bench.pressure import budgets_between, table
+from kvalet.bench.chats import Chat
+from kvalet.bench.figures import MIB
+from kvalet.bench.harness import Played, Row
+from kvalet.bench.loads import SMALL
+from kvalet.bench.pressure import ALONE, TOGETHER, Pressure, budgets_between
 from kvalet.bench.prompts import pressing_chats, uneven_chats
-from tests.bench.streams import moments
+from kvalet.bench.target import Where
+from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
+from tests.bench.streams import PARKED, chat, failed, moments, played
 
-MIB = 1 << 20
-SMALL = [Chat("", {"max_tokens": 1}, ChatState.DONE, num_tokens=1) for _ in range(7)]
-COUNTED = {"n_preempt_total": 3, "n_preempt_swap_total": 2, "n_preempt_recompute_total": 1}
+PAUSED = "sent 0, piece 1, preempted 2, resumed 3, preempted 4, resumed 6.5"
+RUNNING = "sent 0, piece 1, piece 1.01, piece 1.03, piece 1.06"
 
 
-def run() -> Run:
-    paused = moments("piece 0, preempted 1, resumed 2, preempted 3, resumed 5.5")
-    ten, ended = {"max_tokens": 10}, ChatState.DONE
-    running = moments("piece 0, piece 0.01, piece 0.03, piece 0.06")
-    chats = [
-        Chat("a", ten, ended, "one", num_tokens=10, moments=paused),
-        Chat("b", ten, ended, "two", num_tokens=10, moments=running),
-        Chat("c", ten, ended, "thr", num_tokens=9),
-        Chat("d", ten),
+def chats() -> list[Chat]:
+    return [
+        chat("a", moments(PAUSED), tokens=10, of=10, text="one"),
+        chat("b", moments(RUNNING), tokens=10, of=10, text="two"),
+        chat("c", tokens=9, of=10, text="three"),
+        failed("d"),
     ]
-    return Run(chats, wall_s=5.0, counted=defaultdict(int, COUNTED), small=SMALL)
 
 
-def alone(*texts: str) -> dict[str, Chat]:
-    return {name: Chat(name, {}, text=text) for name, text in zip("abcd", texts, strict=False)}
-
-
-def test_why_a_chat_failed_is_told_also_of_one_alone_or_small() -> None:
-    solo, small = alone("one", "two", "thr", ""), Chat("", {})
-    solo["b"].fail("no room")
-    small.fail("too late")
-    played = replace(run(), small=[small])
-    played.chats[3].fail("it broke")
-    figures = played.figures(solo)
-    assert (figures.errors, figures.small_requests) == (["it broke", "no room", "too late"], 0)
+def row(one: Played, *alone: str, pressure: Pressure | None = None) -> Row:
+    texts = zip("abcd", alone, strict=False)
+    solo = played([chat(name, text=text) for name, text in texts])
+    (found,) = (pressure or Pressure()).rows({TOGETHER: one, ALONE: solo})
+    return found
 
 
 def test_figures() -> None:
-    figures = run().figures(alone("one", "2", "thr", ""))
-    assert (figures.chats, figures.completed, figures.identical) == (4, 2, 1)
-    assert not figures.is_right
-    assert (figures.parks, figures.swapped, figures.recomputed) == (3, 2, 1)
-    assert figures.tokens_per_s == 29 / 5
-    assert figures.longest_parked_s == 2.5
-    assert figures.gap_p50_ms == pytest.approx(20.0)
-    assert len(figures.cells()) == len(HEADINGS)
+    found = row(played(chats(), PARKED), "one", "2", "three", "four")
+    told = found.figures
+    assert [told[name] for name in ("chats", "complete", "stopped early", "failed")] == [4, 2, 1, 1]
+    assert told["as alone"] == 1
+    assert [told[name] for name in ("parks", "swapped", "recomputed")] == [3, 2, 1]
+    assert told["tokens recomputed"] == 40
+    assert told["tok/s"] == 2.9
+    assert told["longest parked s"] == 2.5
+    assert told["gap p50 ms"] == pytest.approx(20.0)
+    assert found.faults == ["1 of 4 texts as alone"]
 
 
 def test_what_a_server_does_not_count_is_not_zero() -> None:
-    figures = replace(run(), counted={}).figures(alone("one", "two", "thr", ""))
-    assert (figures.parks, figures.swapped, figures.recomputed_tokens) == (None, None, None)
-    assert figures.cells()[2:6] == ("-",) * 4
-    assert figures.comparable()["completed"] == 2
+    found = row(played(chats()[:2]), "one", "two")
+    assert [found.figures[name] for name in ("parks", "tokens recomputed")] == [None, None]
+    assert not found.faults
 
 
 def test_to_fail_at_once_is_not_fast() -> None:
-    failed = [Chat("a", {"max_tokens": 10}, ChatState.FAILED)]
-    figures = Run(failed, wall_s=0.01, counted={}, small=[]).figures(alone(""))
-    assert figures.gap_p50_ms is None
-    assert figures.comparable() == {"completed": 0, "identical to alone": 0}
-    assert figures.cells()[-2] == "- / -"
+    told = row(played([failed("a")]), "one").figures
+    assert [told[name] for name in ("wall s", "tok/s", "gap p50 ms")] == [None, None, None]
 
 
-def test_a_table_is_markdown() -> None:
-    figures = run().figures(alone("", "", "", ""))
-    lines = list(table([({"policy": "smallest"}, figures), ({"policy": "largest"}, figures)]))
-    assert len(lines) == 4
-    assert {line.count("|") for line in lines} == {len(HEADINGS) + 2}
+def test_what_did_not_press_proves_nothing() -> None:
+    still = {**PARKED, "n_preempt_total": 0.0}
+    found = row(played(chats()[:2], still), "one", "two")
+    assert found.faults == ["nothing was parked, so nothing pressed"]
+
+
+def test_small_requests_are_counted_apart() -> None:
+    one = played([*chats()[:2], chat(SMALL), chat(SMALL), failed(SMALL)], PARKED)
+    told = row(one, "one", "two", pressure=Pressure(small=True)).figures
+    assert (told["chats"], told["small answered"]) == (2, 2)
+
+
+def park(num_bytes: int, mode: str, ms: float = 1.0) -> str:
+    return f"INFO park: slot=0 request=x cells=1 bytes={num_bytes} mode={mode} ms={ms} why='x'\n"
+
+
+LOG = park(3 * MIB, "swap") + park(15 * MIB, "swap", 5.0) + park(99 * MIB, "recompute", 9.0)
+
+
+def test_copies_are_told_from_the_log() -> None:
+    counted = {**PARKED, "mirror_bytes_total": 6.0 * MIB, "copy_seconds_total": 2.5}
+    one = played(chats()[:2], counted, LOG + park(MIB, "swap").replace("park:", "resume:"))
+    told = row(one, "one", "two", pressure=Pressure(kind="mirror")).figures
+    assert (told["park p50 ms"], told["park max ms"]) == (1.0, 5.0)
+    assert (told["MiB copied by a park"], told["MiB copied in all"]) == (3.0, 8.0)
+    assert told["copier busy %"] == 25.0
 
 
 def test_budgets_lie_between_the_parks_that_were_seen() -> None:
-    def line(size: int, mode: str) -> str:
-        return f"INFO park: slot=0 request=x cells=1 bytes={size} mode={mode} ms=1.0 why='pressure'"
+    assert budgets_between(LOG) == ["7", "11"]
 
-    sizes = [(3 * MIB, "swap"), (15 * MIB, "swap"), (99 * MIB, "recompute")]
-    output = "\n".join(line(size, mode) for size, mode in sizes)
-    assert budgets_between(output) == ["7", "11"]
+
+def names(pressure: Pressure) -> list[tuple[str, tuple[str, ...]]]:
+    """Of the cases, with the flags of their servers."""
+    done: dict[str, Played] = {}
+    found = []
+    for case in pressure.cases(Where(), 0, done):
+        found.append((case.name, case.flags))
+        done[case.name] = replace(played([]), log=LOG)
+    return found
+
+
+def test_a_matrix_is_every_budget_under_every_policy() -> None:
+    *found, last = names(Pressure(kind="matrix"))
+    assert len(found) == len(dict(found)) == 5 * len(VICTIM_POLICIES)
+    policy = next(iter(VICTIM_POLICIES))
+    assert found[1] == (
+        f"--preempt-policy {policy} --preempt-ram default",
+        ("--preempt-policy", policy),
+    )
+    assert last == (ALONE, ())
+
+
+def test_servers_of_every_order_and_of_both_mirrors() -> None:
+    assert len(names(Pressure(kind="uneven"))) == len(LINE_ORDERS) + 1
+    assert names(Pressure(kind="mirror"))[0][1] == ("--preempt-mirror", "on")
+    assert names(Pressure()) == [(TOGETHER, ()), (ALONE, ())]
 
 
 def test_chats_differ_from_their_first_words_on() -> None:
-    chats = [*pressing_chats(10, count=8), *uneven_chats(100)]
-    openings = {body["messages"][0]["content"][:20] for _, body in chats}
-    assert len({name for name, _ in chats}) == len(openings) == 8
+    found = [*pressing_chats(10, count=8), *uneven_chats(100)]
+    openings = {body["messages"][0]["content"][:20] for _, body in found}
+    assert len({name for name, _ in found}) == len(openings) == 8
     later = {body["messages"][0]["content"][:20] for _, body in uneven_chats(100, first=8)}
     assert not later & openings
     assert [body["max_tokens"] for _, body in uneven_chats(100)] == [

@@ -1,4 +1,4 @@
-"""What benchmarks have in common."""
+"""How benchmarks tell what they found."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvalet.bench import report
+from kvalet.bench.figures import percentile, percentiles
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def _not_begun() -> Iterator[None]:
 @pytest.mark.usefixtures("_not_begun")
 def test_the_load_is_that_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (0.25, 0.0, 0.0))
-    report.begin()
+    report.circumstances()
     monkeypatch.setattr(os, "getloadavg", lambda: (9.0, 0.0, 0.0))
     found = report.circumstances()
     assert found["load"] == 0.25
@@ -41,17 +42,30 @@ def test_the_processor_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def test_a_percentile_is_the_nearest_rank() -> None:
     nine = [9.0, 1.0, 5.0, 2.0, 8.0, 3.0, 7.0, 4.0, 6.0]
-    assert [report.percentile(nine, percent) for percent in (0, 50, 95, 100)] == [
-        1.0,
-        5.0,
-        9.0,
-        9.0,
-    ]
-    assert report.percentile(range(1, 101), 95) == 95
+    assert [percentile(nine, percent) for percent in (0, 50, 95, 100)] == [1.0, 5.0, 9.0, 9.0]
+    assert percentile(range(1, 101), 95) == 95
+    assert percentiles("gap", [0.002, None, 0.001], 50, 100) == {"gap p50 ms": 1, "gap max ms": 2}
+    assert percentiles("gap", [], 95) == {"gap p95 ms": None}
 
 
-def test_of_nothing_there_is_no_figure() -> None:
-    assert report.percentile_or_none([], 95) is None
-    assert report.shown(None, 1) == report.spread([None], 1) == report.spread([], 1) == "-"
-    assert report.spread([None, 2.0], 1) == "2.0 (2.0-2.0)"
-    assert report.known({"a": None, "b": 0.0}) == {"b": 0.0}
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([], "-"),
+        ([None], "-"),
+        ([None, 2.0], "2"),
+        ([0.5, 2.0], "1.25 (0.50-2.00)"),
+        ([12.34], "12.3"),
+        ([150.2, 149.9, 151.0], "150 (150-151)"),
+        ([3, 4, 8], "4 (3-8)"),
+    ],
+)
+def test_a_median_and_a_range_have_as_many_digits_as_they_need(
+    values: list[float | None], shown: str
+) -> None:
+    assert report.spread(values) == shown
+
+
+def test_markdown() -> None:
+    lines = list(report.markdown(["a", "b"], [["1", "2"], ["3", "4"]]))
+    assert lines == ["| a | b |", "|---|---|", "| 1 | 2 |", "| 3 | 4 |"]

@@ -1,4 +1,4 @@
-"""Whom a benchmark speaks to, and what it may say there."""
+"""Which server a benchmark speaks to, and what it may say there."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_a_server_that_refuses_everything_is_named() -> None:
         at(page.url)
 
 
-def test_who_does_not_answer_and_what_is_no_url() -> None:
+def test_what_does_not_answer_and_what_is_no_url() -> None:
     with pytest.raises(EngineError, match=r"127\.0\.0\.1:9 does not answer"):
         at("http://127.0.0.1:9")
     for url in ("127.0.0.1:8080", "ftp://x", "http://x:port", "http://127.0.0.1:99999999"):

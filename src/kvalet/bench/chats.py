@@ -1,6 +1,7 @@
 """A chat as its client sees it: text arriving over SSE, and pauses told in comments.
 
-Speaks HTTP to any URL; knows nothing of the server's insides.
+Speaks HTTP to any URL; knows nothing of the server's insides. Of an event it reads what is declared
+here; anything else in it is ignored, and what has another shape is a failure of the chat.
 """
 
 import asyncio
@@ -12,13 +13,47 @@ from itertools import dropwhile, pairwise
 from typing import Any, NamedTuple
 
 import httpx
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from kvalet.bench.events import Event, Timings, Usage
 from kvalet.complaint import first_complaint
 
 # A parked chat is silent until its turn comes; that may take as long as another chat lasts.
 TIMEOUT = httpx.Timeout(10.0, read=120.0)
+MAX_ERROR = 300  # characters of what a server says
+
+
+class Delta(BaseModel):
+    content: str | None = None
+
+
+class Choice(BaseModel):
+    delta: Delta | None = None
+    finish_reason: str | None = None
+
+
+class PromptDetails(BaseModel):
+    cached_tokens: int | None = None
+
+
+class Usage(BaseModel):
+    completion_tokens: int | None = None
+    prompt_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class Timings(BaseModel):
+    """kvalet's and llama.cpp's."""
+
+    n_preempt: int | None = None
+    cache_n: int | None = None  # prompt tokens found
+    prompt_n: int | None = None  # prompt tokens computed
+
+
+class Event(BaseModel):
+    choices: list[Choice] | None = None
+    usage: Usage | None = None
+    timings: Timings | None = None
+    error: Any = None
 
 
 class ChatState(Enum):
@@ -84,7 +119,10 @@ class Chat:
         if event.usage:
             self._take_usage(event.usage)
         if event.timings:
-            self._take_timings(event.timings)
+            told = event.timings
+            self.num_parks = _either(told.n_preempt, self.num_parks)
+            self.num_cached = _either(told.cache_n, self.num_cached)
+            self.num_computed = _either(told.prompt_n, self.num_computed)
         for choice in event.choices or ():
             if choice.delta and choice.delta.content:
                 self._take_piece(choice.delta.content)
@@ -97,16 +135,25 @@ class Chat:
         if usage.prompt_tokens_details:
             self.num_cached = usage.prompt_tokens_details.cached_tokens or 0
 
-    def _take_timings(self, timings: Timings) -> None:
-        self.num_parks = _either(timings.n_preempt, self.num_parks)
-        self.num_cached = _either(timings.cache_n, self.num_cached)
-        self.num_computed = _either(timings.prompt_n, self.num_computed)
-
     def _take_piece(self, piece: str) -> None:
         self.note(MomentKind.PIECE)
         self.state = ChatState.RUNNING
         self.text += piece
         self.num_pieces += 1
+
+    def times(self, kind: MomentKind) -> list[float]:
+        return [moment.at_s for moment in self.moments if moment.kind is kind]
+
+    @property
+    def first_piece_s(self) -> float | None:
+        """From sending it to its first text; None without one."""
+        pieces = self.times(MomentKind.PIECE)
+        return pieces[0] - self.moments[0].at_s if pieces else None
+
+    @property
+    def waits_s(self) -> list[float]:
+        """Between pieces, pauses included."""
+        return [b - a for a, b in pairwise(self.times(MomentKind.PIECE))]
 
     @property
     def gaps_s(self) -> list[float]:
@@ -123,35 +170,34 @@ class Chat:
         told = dropwhile(lambda moment: moment.kind is not MomentKind.PIECE, self.moments)
         return [b.at_s - a.at_s for a, b in pairwise(told) if (a.kind, b.kind) == (first, then)]
 
-    @property
-    def first_piece_s(self) -> float | None:
-        """From sending it to its first text; None without one."""
-        sent_s = [moment.at_s for moment in self.moments if moment.kind is MomentKind.SENT]
-        pieces_s = [moment.at_s for moment in self.moments if moment.kind is MomentKind.PIECE]
-        return pieces_s[0] - sent_s[0] if sent_s and pieces_s else None
-
-    @property
-    def waits_s(self) -> list[float]:
-        """Between pieces, pauses included."""
-        pieces_s = [moment.at_s for moment in self.moments if moment.kind is MomentKind.PIECE]
-        return [b - a for a, b in pairwise(pieces_s)]
-
-    @property
-    def is_complete(self) -> bool:
-        """It has as many tokens as it asked for, or ended by itself where it may. Of a server that
-        does not count, both ends are taken at its word."""
-        if self.state is not ChatState.DONE:
-            return False
-        if not self.is_counted and self.finish_reason in ("length", "stop"):
-            return True
-        has_stopped = self.finish_reason == "stop" and not self.body.get("ignore_eos")
-        return has_stopped or self.num_tokens == self.body["max_tokens"]
-
     def parked_s(self) -> float:
         """Seconds spent parked, a pause that lasts until now included."""
         is_parked = self.state is ChatState.PARKED and self.num_pieces > 0
         current_s = time.monotonic() - self.moments[-1].at_s if is_parked else 0.0
         return sum(self.pauses_s) + current_s
+
+    @property
+    def is_complete(self) -> bool:
+        return self.state is ChatState.DONE and not self.has_stopped_early
+
+    @property
+    def has_stopped_early(self) -> bool:
+        """It ended without an error, but with fewer tokens than it asked for, where it was not to
+        end by itself. A server that does not count is taken at its word."""
+        if self.state is not ChatState.DONE:
+            return False
+        if self.finish_reason == "stop" and not self.body.get("ignore_eos"):
+            return False
+        if self.is_counted:
+            return bool(self.num_tokens != self.body["max_tokens"])
+        return self.finish_reason != "length"
+
+    @property
+    def problem(self) -> str:
+        """Of a chat that has ended, why it is not complete; empty if it is."""
+        if self.state is ChatState.FAILED:
+            return f"failed: {self.error[:MAX_ERROR]}"
+        return f"stopped early ({self.finish_reason})" if self.has_stopped_early else ""
 
     def fail(self, why: str) -> None:
         self.state, self.error = ChatState.FAILED, why

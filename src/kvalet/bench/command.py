@@ -1,222 +1,205 @@
-"""The flags of `kvalet bench`. Each benchmark imports what it needs when it runs."""
+"""The flags of `kvalet bench`, and the benchmark that they ask for. What a benchmark needs is
+imported when it runs."""
 
 import argparse
-from typing import TYPE_CHECKING, Final, TypeAlias
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from os import environ
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from kvalet.bench import flags
-from kvalet.errors import ConfigError
+from kvalet.settings import integer, number
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-NUM_CHATS: Final = 4
-EVERY: Final = 16  # tokens between parks
+    from kvalet.bench.harness import Benchmark
+    from kvalet.bench.target import Where
 
-Benchmarks: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+T = TypeVar("T")
+Arguments: TypeAlias = argparse.Namespace
+Flags: TypeAlias = Mapping[str, Mapping[str, Any]]  # spellings, and what argparse is told
+
+NUM_ROUNDS: Final = 3
+# Of the first prompts of two invocations: more than one usually sends, and a multiple of the number
+# of subjects, so these always come in the same order.
+APART: Final = 1000
 
 
 def add_benchmarks(parser: argparse.ArgumentParser) -> None:
     """Each sets `command`, which takes the parsed arguments and returns the exit code."""
-    benchmarks: Benchmarks = parser.add_subparsers(
-        title="benchmarks", metavar="WHAT", required=True
-    )
-    for add in (_short, _decode, _pressure, _stall, _latency, _prefix, _exact):
-        add(benchmarks)
-
-
-def _short(benchmarks: Benchmarks) -> None:
+    benchmarks = parser.add_subparsers(title="benchmarks", metavar="WHAT", required=True)
     short = benchmarks.add_parser("short", help="a short version of each, in one table")
-    flags.add_server(short)
-    short.set_defaults(command=_run_short)
+    _add(short, SERVER, _short)
+    for name, (about, flags) in BENCHMARKS.items():
+        benchmark = benchmarks.add_parser(name, help=about, description=about)
+        _add(benchmark, {**flags, **WHERE, **SERVER}, _run)
+        benchmark.set_defaults(benchmark=name)
 
 
-def _run_short(args: argparse.Namespace) -> int:
+def _add(
+    parser: argparse.ArgumentParser, flags: Flags, command: Callable[[Arguments], int]
+) -> None:
+    for spelling, options in flags.items():
+        parser.add_argument(*spelling.split(), **options)
+    parser.set_defaults(command=command)
+
+
+def _short(args: Arguments) -> int:
     from kvalet.bench import short
 
-    return short.run(_console(), flags.where(args))
+    return short.run(_console(), where_of(args, 1))
 
 
-def _decode(benchmarks: Benchmarks) -> None:
-    decode = benchmarks.add_parser(
-        "decode",
-        help="tokens per second of one chat and of four, and what of a step is not ggml's",
+def _run(args: Arguments) -> int:
+    from kvalet.bench import harness
+
+    benchmark = benchmark_of(args)
+    return harness.run(_console(), where_of(args, benchmark.ROUNDS), benchmark)
+
+
+def benchmark_of(args: Arguments) -> "Benchmark":
+    """With its options. Raises ConfigError."""
+    from kvalet.bench.decode import Decode
+    from kvalet.bench.exact import Exact
+    from kvalet.bench.latency import Latency
+    from kvalet.bench.prefix import Prefix
+    from kvalet.bench.pressure import Pressure
+    from kvalet.bench.stall import Stall
+
+    kinds = (Decode, Exact, Latency, Prefix, Pressure, Stall)
+    kind = next(kind for kind in kinds if kind.__name__.lower() == args.benchmark)
+    return kind(**{option.name: getattr(args, option.name) for option in fields(kind)})
+
+
+def where_of(args: Arguments, usual_rounds: int) -> "Where":
+    """`usual_rounds`: of one server. Raises ConfigError."""
+    from kvalet.bench.target import Where
+
+    found = vars(args)
+    url, vs, first = found.get("url"), tuple(found.get("vs") or ()), found.get("first")
+    if first is None:
+        first = _fresh() if url or vs else 0
+    names_model = any(word.split("=")[0] in ("-m", "--model") for word in args.flags)
+    return Where(
+        url=url,
+        vs=vs,
+        num_rounds=found.get("rounds") or (NUM_ROUNDS if vs else usual_rounds),
+        first=first,
+        model=args.model or (None if url or names_model else _default_model()),
+        flags=tuple(args.flags),
+        record=found.get("record"),
     )
-    flags.add_tokens(decode, 300)
-    flags.add_rounds(decode)
-    flags.add_server(decode)
-    flags.add_record(decode)
-    decode.set_defaults(command=_run_decode)
 
 
-def _run_decode(args: argparse.Namespace) -> int:
-    from kvalet.bench import decode
-
-    return decode.run(_console(), decode.Options(flags.where(args), args.tokens))
-
-
-def _pressure(benchmarks: Benchmarks) -> None:
-    pressure = benchmarks.add_parser(
-        "pressure",
-        help="chats that do not fit together: complete, as alone, at what cost",
-        description="Chats at once against a server that is started for it, 2048 cells for four "
-        "slots unless its flags say otherwise, and the same chats alone.",
-    )
-    kinds = pressure.add_mutually_exclusive_group()
-    kinds.add_argument("--matrix", action="store_true", help="a table of budgets and policies")
-    kinds.add_argument(
-        "--uneven", action="store_true", help="eight uneven chats, in both entry orders"
-    )
-    pressure.add_argument(
-        "--chats", type=flags.at_least_one, metavar="N", help=f"default: {NUM_CHATS}"
-    )
-    flags.add_tokens(pressure, 700)
-    pressure.add_argument(
-        "--small", action="store_true", help="beside one small request after another"
-    )
-    flags.add_urls(pressure)
-    flags.add_server(pressure)
-    flags.add_record(pressure)
-    pressure.set_defaults(command=_run_pressure)
+def _fresh() -> int:
+    """A first number that hardly any earlier invocation has had. Of as many digits each time, also
+    divided by the number of subjects, so that prompts are of about the same length."""
+    return APART * (40_000 + secrets.randbelow(60_000))
 
 
-def _run_pressure(args: argparse.Namespace) -> int:
-    from kvalet.bench import pressure
+def _default_model() -> str:
+    """What a server serves that is not told what."""
+    from kvalet.model.sources import DEFAULT_MODEL
 
-    kind = "matrix" if args.matrix else "uneven" if args.uneven else "once"
-    if kind != "once" and (args.url or args.vs):
-        raise ConfigError(f"--{kind} starts servers of its own: leave --url and --vs out")
-    if kind == "uneven" and args.chats:
-        raise ConfigError("--chats: --uneven has eight chats of its own")
-    flags.refuse_rounds_of_one(args)
-    chats = args.chats or NUM_CHATS
-    options = pressure.Options(flags.where(args), chats, args.tokens, args.small)
-    return pressure.run(_console(), options, kind)
+    return environ.get("LLAMA_ARG_MODEL") or DEFAULT_MODEL
 
 
-def _stall(benchmarks: Benchmarks) -> None:
-    stall = benchmarks.add_parser(
-        "stall",
-        help="what a park costs the chats beside it",
-        description="Four chats in an ample pool, each parked after every 64 tokens: gaps between "
-        "tokens with and without a copy beside them, copies asynchronous and not; throughput. "
-        "Needs kvalet servers of its own.",
-    )
-    stall.add_argument(
-        "--mirror", action="store_true", help="parks under pressure, with pages copied ahead or not"
-    )
-    flags.add_tokens(stall, 700)
-    flags.add_rounds(stall)
-    for flag in ("--url", "--vs"):
-        stall.add_argument(flag, help=argparse.SUPPRESS)
-    flags.add_server(stall)
-    stall.set_defaults(command=_run_stall)
+def typed(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """As argparse wants it."""
+
+    def parsed(given: str) -> T:
+        try:
+            return parse(given)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"expected {error}, not {given!r}") from None
+
+    return parsed
 
 
-def _run_stall(args: argparse.Namespace) -> int:
-    from kvalet.bench import mirror, stall
-
-    if args.url or args.vs:
-        raise ConfigError("stall forces parks, which only a kvalet server that it starts can do")
-    options = stall.Options(flags.where(args), args.tokens)
-    if args.mirror:
-        return mirror.run(_console(), options)
-    return stall.run(_console(), options)
+def rates(given: str) -> tuple[float, ...]:
+    """Each once."""
+    return tuple(dict.fromkeys(map(typed(number(0.01)), given.split(","))))
 
 
-def _latency(benchmarks: Benchmarks) -> None:
-    latency = benchmarks.add_parser(
-        "latency",
-        help="how long clients wait when requests come as they please",
-        description="Requests of mixed lengths arrive at random, at each of several rates: time "
-        "to first token, gaps between tokens, and how many a second were good.",
-    )
-    latency.add_argument(
-        "--rates",
-        type=flags.rates,
-        default=(0.5, 1.0, 2.0),
-        metavar="R,R,...",
-        help="requests a second; default: 0.5,1,2",
-    )
-    add = latency.add_argument
-    add("--requests", type=flags.at_least_one, default=40, metavar="N", help="a rate; default: 40")
-    add(
-        "--max-first",
-        type=flags.seconds,
-        default=1.0,
-        metavar="SECONDS",
-        help="to the first token of a good request; default: 1",
-    )
-    add(
-        "--max-gap",
-        type=flags.seconds,
-        default=0.1,
-        metavar="SECONDS",
-        help="between tokens of a good request, on average; default: 0.1",
-    )
-    add("--seed", type=int, default=1, metavar="N", help="of arrivals and lengths; default: 1")
-    flags.add_urls(latency)
-    flags.add_server(latency)
-    flags.add_record(latency)
-    latency.set_defaults(command=_run_latency)
+COUNT: Final = typed(integer(1))
+SECONDS: Final = typed(number(0))
 
 
-def _run_latency(args: argparse.Namespace) -> int:
-    from kvalet.bench import latency
-
-    flags.refuse_rounds_of_one(args)
-    options = latency.Options(
-        flags.where(args), args.rates, args.requests, args.max_first, args.max_gap, args.seed
-    )
-    return latency.run(_console(), options)
+def _flag(kind: Callable[[str], object], metavar: str, about: str, default: object = None) -> Any:  # noqa: ANN401  # argparse's own
+    told = about if default is None else f"{about}; default: {default}"
+    return {"type": kind, "metavar": metavar, "default": default, "help": told}
 
 
-def _prefix(benchmarks: Benchmarks) -> None:
-    prefix = benchmarks.add_parser(
-        "prefix",
-        help="second turns, with the first one's pages in the pool, on the host, on disk",
-        description="Chats of two turns with a history of about 1,400 tokens: time to first token "
-        "and what was computed, against the same turn asked cold. With --url or --vs: against the "
-        "same turn with a history that the server has not seen.",
-    )
-    flags.add_urls(prefix, of="")
-    flags.add_server(prefix)
-    prefix.set_defaults(command=_run_prefix)
+def _tokens(default: int) -> Flags:
+    return {"--tokens": _flag(COUNT, "N", "of each chat", default)}
 
 
-def _run_prefix(args: argparse.Namespace) -> int:
-    from kvalet.bench import prefix, turns
+WHERE: Final[Flags] = {
+    "--url": {"help": "of an OpenAI-compatible server that runs already"},
+    "--vs": {
+        "metavar": "URL",
+        "action": "append",
+        "help": "of another one: rounds by turns, and ratios; may be given again",
+    },
+    "--rounds": _flag(
+        COUNT, "N", "default: 3 with --vs, and of `decode`, `stall` and `prefix`; else 1"
+    ),
+    "--first": _flag(
+        typed(integer(0)),
+        "N",
+        "number of the first prompt; default: 0 for a server that is started, another one each "
+        "time with --url or --vs, so that no prompt is in a cache",
+    ),
+    "--record": {
+        "metavar": "FILE",
+        "help": "a line about every step of the started servers, for `kvalet simulate --calibrate`",
+    },
+}
+SERVER: Final[Flags] = {
+    "-m --model": {"help": "what the started server serves"},
+    "flags": {
+        "nargs": "*",
+        "metavar": "-- FLAGS",
+        "help": "flags of `kvalet serve` for the server",
+    },
+}
 
-    if args.url or args.vs:
-        return turns.run(_console(), flags.where(args))
-    return prefix.run(_console(), flags.where(args))
 
-
-def _exact(benchmarks: Benchmarks) -> None:
-    exact = benchmarks.add_parser(
-        "exact",
-        help="is a text the same however it is asked for?",
-        description="Greedy and sampled chats alone, again, beside others; parked, with other "
-        "batches and threads, after a restart. With --url or --vs: alone, again, beside others.",
-    )
-    flags.add_tokens(exact, 200)
-    exact.add_argument(
-        "--every",
-        type=flags.at_least_one,
-        metavar="N",
-        help=f"tokens between parks of the started server; default: {EVERY}",
-    )
-    flags.add_urls(exact)
-    flags.add_server(exact)
-    exact.set_defaults(command=_run_exact)
-
-
-def _run_exact(args: argparse.Namespace) -> int:
-    from kvalet.bench import exact
-
-    if args.every and (args.url or args.vs):
-        raise ConfigError("--every: with --url or --vs nothing is parked on purpose")
-    flags.refuse_rounds_of_one(args)
-    return exact.run(_console(), exact.Options(flags.where(args), args.tokens, args.every or EVERY))
+KIND: Final = {"action": "store_const", "dest": "kind", "default": "once"}
+BENCHMARKS: Final[Mapping[str, tuple[str, Flags]]] = {
+    "decode": (
+        "tokens per second of one chat and of four, and what of a step is not ggml's",
+        _tokens(300),
+    ),
+    "pressure": (
+        "chats that do not fit together: complete, as alone, at what cost",
+        {
+            "--matrix": {**KIND, "const": "matrix", "help": "with every budget and victim policy"},
+            "--uneven": {**KIND, "const": "uneven", "help": "eight uneven chats in every order"},
+            "--mirror": {**KIND, "const": "mirror", "help": "with pages copied ahead, and not"},
+            "--chats": _flag(COUNT, "N", "default: 4"),
+            **_tokens(700),
+            "--small": {"action": "store_true", "help": "beside one small request after another"},
+        },
+    ),
+    "stall": ("what a park costs the chats beside it", _tokens(700)),
+    "latency": (
+        "how long clients wait when requests come as they please",
+        {
+            "--rates": _flag(rates, "R,R,...", "requests a second", "0.5,1,2"),
+            "--requests": _flag(COUNT, "N", "a rate", 40),
+            "--max-first": _flag(SECONDS, "SECONDS", "to the first token of a good request", 1.0),
+            "--max-gap": _flag(SECONDS, "SECONDS", "between its tokens, on average", 0.1),
+            "--seed": _flag(int, "N", "of arrivals and lengths", 1),
+        },
+    ),
+    "prefix": ("second turns, with the first one's pages in the pool, on the host, on disk", {}),
+    "exact": (
+        "is a text the same: alone, again, beside others, parked, in other batches, restarted?",
+        {**_tokens(200), "--every": _flag(COUNT, "N", "tokens between parks; default: 16")},
+    ),
+}
 
 
 def _console() -> "Console":

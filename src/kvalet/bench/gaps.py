@@ -1,6 +1,6 @@
 """Gaps between the tokens of chats, and whether a copy of another chat's pages ran beside them.
 
-Only the chats' own streams are looked at. In a pool that is large enough for everybody, a chat is
+Only the chats' own streams are looked at. In a pool that is large enough for all of them, a chat is
 away, from `: preempted` to `: resumed`, for as long as its pages are copied out and in, so a gap
 ran beside a copy if another chat was away during it. A step's events reach their streams within a
 moment, not at once; hence a tenth of a gap is tolerated at its edges, and what is shorter does not
@@ -9,8 +9,8 @@ then, but a synchronous one has run by then, so with those a chat counts as away
 on. What remains uncertain is one gap at either end of an absence of several.
 
 A gap belongs to chats that ran in the step it ended with, those with a piece at about that time: a
-piece held back, because a character was incomplete, is missed. Gaps beside somebody's prefill are
-left out.
+piece held back, because a character was incomplete, is missed. Gaps beside another chat's prefill
+are left out.
 """
 
 from bisect import bisect_left
@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Self
 
 from kvalet.bench.chats import Chat, MomentKind
-from kvalet.bench.report import percentile
+from kvalet.bench.figures import percentile
 
 EDGE = 0.1  # of a gap
 SAME_STEP = 0.5  # of the median gap; the next step ends about a whole one later
@@ -45,7 +45,6 @@ class Timeline:
     @classmethod
     def of(cls, chat: Chat, *, is_async: bool) -> Self:
         """Of a chat that has been sent."""
-        kinds = {kind: [m.at_s for m in chat.moments if m.kind is kind] for kind in MomentKind}
         starts = chat.moments[1:] if is_async else chat.moments
         preempted = [
             start.at_s
@@ -57,8 +56,9 @@ class Timeline:
             for a, b in pairwise(chat.moments)
             if a.kind is b.kind is MomentKind.PIECE
         ]
-        absences = list(zip(preempted, kinds[MomentKind.RESUMED], strict=False))
-        return cls(kinds[MomentKind.SENT][0], kinds[MomentKind.PIECE], gaps, absences)
+        absences = list(zip(preempted, chat.times(MomentKind.RESUMED), strict=False))
+        sent, *_ = chat.times(MomentKind.SENT)
+        return cls(sent, chat.times(MomentKind.PIECE), gaps, absences)
 
     def is_prefilling(self, start: float, end: float) -> bool:
         return self.sent <= end and (not self.pieces or self.pieces[0] >= start)
@@ -77,7 +77,7 @@ def gaps(chats: Sequence[Chat], *, is_async: bool) -> Iterator[Gap]:
     """Those of all chats. `is_async`: copies run beside steps, not within them."""
     timelines = [Timeline.of(chat, is_async=is_async) for chat in chats]
     seconds = [gap for chat in chats for gap in chat.gaps_s]
-    near = SAME_STEP * percentile(seconds, 50) if seconds else 0.0
+    near = SAME_STEP * (percentile(seconds, 50) or 0.0)
     for timeline in timelines:
         others = [other for other in timelines if other is not timeline]
         for start, end in timeline.gaps:
@@ -89,17 +89,13 @@ def gaps(chats: Sequence[Chat], *, is_async: bool) -> Iterator[Gap]:
                 )
 
 
-def together(chats: Sequence[Chat]) -> tuple[float, float]:
-    """From when the last of them has its first piece to when the first of them has its last."""
-    pieces = [Timeline.of(chat, is_async=True).pieces for chat in chats]
-    return max(times[0] for times in pieces), min(times[-1] for times in pieces)
-
-
 def tokens_per_s(chats: Sequence[Chat]) -> float | None:
-    """Of all chats while all of them were there, running or parked; pieces are taken for tokens.
-    None if they never were."""
-    start, end = together(chats)
-    if start >= end:
+    """Of all chats from when the last of them has its first piece to when the first of them has its
+    last, running or parked; pieces are taken for tokens. None if there is no such time, or if one
+    is not complete."""
+    pieces = [chat.times(MomentKind.PIECE) for chat in chats]
+    if not chats or not all(pieces) or not all(chat.is_complete for chat in chats):
         return None
-    pieces = [at for chat in chats for at in Timeline.of(chat, is_async=True).pieces]
-    return sum(start < at <= end for at in pieces) / (end - start)
+    start, end = max(times[0] for times in pieces), min(times[-1] for times in pieces)
+    num_tokens = sum(start < at <= end for times in pieces for at in times)
+    return num_tokens / (end - start) if start < end else None

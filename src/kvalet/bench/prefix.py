@@ -1,229 +1,160 @@
 """`kvalet bench prefix`: the second turn of a chat, wherever the pages of the first ended up.
 
-A history of about 1,400 tokens, then one question after another about it: with the pages of the
-history still in the pool, pushed out of it into the host store by other chats, and read back from a
-state file by a server that has just started; each beside the same question asked cold, with
-`cache_prompt` off. Time to first token is the client's, from sending to the first text. An answer
-counts as new if its text comes back as other tokens than were drawn.
+A history of about 1,400 tokens, then one question after another about it. Of a server that is
+started: with the pages of the history still in the pool, pushed out of it into the host store by
+other chats, and read back from a state file after a restart; each beside the same question asked
+cold, with `cache_prompt` off. Of any other: a question, beside the same question about a history
+that the server has not seen.
 """
 
-import asyncio
-import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeAlias
 
-import httpx
-from rich.console import Console
-
-from kvalet.bench.chats import TIMEOUT, Chat, stream_chat
+from kvalet.bench.chats import Chat
+from kvalet.bench.figures import counts, ratio
+from kvalet.bench.harness import Case, Played, Row
+from kvalet.bench.loads import Load, Session
 from kvalet.bench.prompts import long_messages
-from kvalet.bench.report import begin, circumstances, markdown, spread
-from kvalet.bench.target import Where, server_counters
+from kvalet.bench.target import Where
 from kvalet.errors import EngineError
 
-POOL: Final = ("--ctx-size", "4096", "--parallel", "4")
-PLACES: Final = ("pool", "host", "disk")
-COLD: Final = "computed"
+Messages: TypeAlias = list[dict[str, str]]
+
+FIRST_TURN, SECOND_TURN, COLD = "first turn", "second turn", ", cold"
+POOL, HOST, DISK = "pool", "host", "disk"
 QUESTIONS: Final = {
-    "pool": "Which of these would you do first, and why?",
-    "host": "Say in three sentences what they have in common.",
-    "disk": "What is missing that a reader would want to know?",
+    POOL: "Which of these would you do first, and why?",
+    HOST: "Say in three sentences what they have in common.",
+    DISK: "What is missing that a reader would want to know?",
 }
 NUM_TOKENS: Final = 32  # of each answer
-SLACK: Final = 32  # most tokens computed beside the new ones
+PAGE: Final = 32  # tokens that are found together or not at all
 STATE_FILE: Final = "history.kvalet"
 
-HEADINGS: Final = (
-    *("pages of the first turn", "time to first token ms", "times faster than cold"),
-    *("prompt tokens", "new", "computed", "cached", "pages from the host", "as cold"),
-)
-
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A second turn. Counts in tokens."""
+class Prefix:
+    POOL: ClassVar[tuple[str, ...]] = ("--ctx-size", "4096", "--parallel", "4")
+    ROUNDS: ClassVar[int] = 3
+    needs_own: ClassVar[str] = ""
 
-    history: int  # its number
-    place: str  # of the first turn's pages
-    first_token_ms: float | None  # None: no text came
-    num_prompt: int
-    num_new: int  # not computed by the first turn
-    num_computed: int
-    num_cached: int
-    num_host_pages: int  # of the prompt, found in the host store
-    text: str
-    cold_ms: float | None = None  # the same question's time to first token
-    is_as_cold: bool = True
-
-    @property
-    def times_faster(self) -> float | None:
-        return ratio(self.cold_ms, self.first_token_ms)
-
-    @property
-    def is_right(self) -> bool:
-        is_short = self.place == COLD or self.num_computed <= self.num_new + SLACK
-        came_from_host = (self.num_host_pages > 0) == (self.place in ("host", "disk"))
-        return bool(self.text) and self.is_as_cold and is_short and came_from_host
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """The first turn, answered: what each second turn begins with."""
-
-    messages: list[dict[str, str]]
-    num_known: int  # its tokens in the KV cache
-
-    def ask(self, question: str) -> list[dict[str, str]]:
-        return [*self.messages, {"role": "user", "content": question}]
-
-
-def run(console: Console, where: Where) -> int:
-    """0 if every second turn computed no more than it had to, with the cold text; else 1."""
-    begin()
-    turns = measure(console, where)
-    console.print(*markdown(HEADINGS, rows(turns)), "", sep="\n")
-    wrong = [turn for turn in turns if not turn.is_right]
-    for turn in wrong:
-        console.print(f"too much computed, not found, or not as cold: {turn}")
-    result = {"where": asdict(where), "turns": [_told(turn) for turn in turns]}
-    console.print(json.dumps({**circumstances(), **result}))
-    return 1 if wrong else 0
-
-
-def measure(console: Console, where: Where) -> list[Turn]:
-    turns: list[Turn] = []
-    for number in range(where.num_rounds):
-        console.print(f"round {number + 1}")
-        turns += _round(where, where.first + number)
-    return turns
-
-
-def _round(where: Where, number: int) -> list[Turn]:
-    """`number`: of the history."""
-    with tempfile.TemporaryDirectory() as folder:
-        saving = ("--slot-save-path", folder)
-        with where.start(*POOL, more=saving) as server:
-            history, turns = asyncio.run(_in_memory(server.url, number))
-        with where.start(*POOL, more=saving) as server:
-            return turns + asyncio.run(_from_disk(server.url, number, history))
-
-
-async def _in_memory(url: str, number: int) -> tuple[History, list[Turn]]:
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT) as http:
-        history = await _first_turn(http, number)
-        await _slot(http, "save")
-        turns = await _second_turns(http, number, "pool", history)
-        await _fill_pool(http, number)
-        return history, turns + await _second_turns(http, number, "host", history)
-
-
-async def _from_disk(url: str, number: int, history: History) -> list[Turn]:
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT) as http:
-        await _slot(http, "restore")
-        return await _second_turns(http, number, "disk", history)
-
-
-async def _first_turn(http: httpx.AsyncClient, number: int) -> History:
-    messages = long_messages(number)
-    chat = await _ask(http, messages)
-    answered = [*messages, {"role": "assistant", "content": chat.text}]
-    told = (await http.post("/tokenize", json={"content": chat.text})).raise_for_status().json()
-    is_same = len(told["tokens"]) == chat.num_tokens
-    num_answer = chat.num_tokens - 1 if is_same else 0  # the last token was drawn, not computed
-    return History(answered, chat.num_prompt + num_answer)
-
-
-async def _second_turns(
-    http: httpx.AsyncClient, number: int, place: str, history: History
-) -> list[Turn]:
-    """Cold, and then with what the first turn left."""
-    messages = history.ask(QUESTIONS[place])
-    aside: dict[str, object] = {"cache_prompt": False, "id_slot": 1}
-    cold = await _second_turn(http, number, COLD, history, messages, **aside)
-    warm = await _second_turn(http, number, place, history, messages)
-    same = cold.text == warm.text
-    return [cold, replace(warm, cold_ms=cold.first_token_ms, is_as_cold=same)]
-
-
-async def _second_turn(
-    http: httpx.AsyncClient,
-    number: int,
-    place: str,
-    history: History,
-    messages: list[dict[str, str]],
-    **more: object,
-) -> Turn:
-    before = await server_counters(http)
-    chat = await _ask(http, messages, **more)
-    after = await server_counters(http)
-    name = "prefix_pages_host_total"
-    return Turn(
-        number,
-        place,
-        first_token_ms=milliseconds(chat.first_piece_s),
-        num_prompt=chat.num_prompt,
-        num_new=chat.num_prompt - history.num_known,
-        num_computed=chat.num_computed,
-        num_cached=chat.num_cached,
-        num_host_pages=round(after[name] - before[name]),
-        text=chat.text,
-    )
-
-
-async def _fill_pool(http: httpx.AsyncClient, number: int) -> None:
-    """Other chats, until no page that was there before can still be."""
-    num_cells, num_filled = (await server_counters(http))["kv_cells_total"], 0
-    for other in range(1, 100):
-        if num_filled >= num_cells:
+    def cases(self, where: Where, number: int, played: Mapping[str, Played]) -> Iterator[Case]:
+        if not where.is_own:
+            yield from _anywhere(where.first + 2 * number, played)
             return
-        chat = await _ask(http, long_messages(1000 * (number + 1) + other), id_slot=1)
-        num_filled += chat.num_prompt
+        with tempfile.TemporaryDirectory() as folder:
+            yield from _places(where.first + number, played, ("--slot-save-path", folder))
+
+    def rows(self, played: Mapping[str, Played]) -> Iterator[Row]:
+        first = _asked(played[FIRST_TURN])
+        known = first.num_prompt + first.num_tokens - 1  # the last token was drawn, not computed
+        for name, one in played.items():
+            if name != FIRST_TURN:
+                yield _row(name, one, played.get(name + COLD), known)
 
 
-async def _ask(http: httpx.AsyncClient, messages: list[dict[str, str]], **more: object) -> Chat:
-    """Raises EngineError if that fails."""
-    settings = {"max_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True, "id_slot": 0}
-    chat = await stream_chat(http, Chat("", {"messages": messages, **settings, **more}))
-    if chat.error:
-        raise EngineError(f"a chat failed: {chat.error}")
-    return chat
+def _anywhere(first: int, played: Mapping[str, Played]) -> Iterator[Case]:
+    seen, other = long_messages(first), long_messages(first + 1)
+    yield Case(FIRST_TURN, asking(seen))
+    then = _then(played, POOL)
+    yield Case(SECOND_TURN, asking([*seen, *then]))
+    yield Case(SECOND_TURN + COLD, asking([*other, *then]))
 
 
-async def _slot(http: httpx.AsyncClient, action: str) -> None:
-    response = await http.post(f"/slots/0?action={action}", json={"filename": STATE_FILE})
-    if response.is_error:
-        raise EngineError(f"{action} failed: {response.text}")
+def _places(number: int, played: Mapping[str, Played], flags: tuple[str, ...]) -> Iterator[Case]:
+    """`number`: of the history. Slot 0 is for what keeps it, slot 1 for all that is beside."""
+    history = long_messages(number)
+    yield Case(FIRST_TURN, asking(history, id_slot=0), flags)
+    preparations = {POOL: slot("save"), HOST: filling(number), DISK: slot("restore")}
+    for place, prepare in preparations.items():
+        messages = [*history, *_then(played, place)]
+        cold = asking(messages, prepare, id_slot=1, cache_prompt=False)
+        yield Case(place + COLD, cold, flags, is_fresh=place == DISK)
+        yield Case(place, asking(messages, id_slot=0), flags)
 
 
-def milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds
+def _then(played: Mapping[str, Played], place: str) -> Messages:
+    answer = {"role": "assistant", "content": _asked(played[FIRST_TURN]).text}
+    return [answer, {"role": "user", "content": QUESTIONS[place]}]
 
 
-def ratio(a: float | None, b: float | None) -> float | None:
-    """a / b; None if one of them is missing."""
-    return None if a is None or b is None else a / b
+def _asked(one: Played) -> Chat:
+    """The chat that the case is about; one that was never sent, if it broke off before."""
+    return next((chat for chat in one.chats if chat.name), Chat("", {}))
 
 
-def rows(turns: Sequence[Turn]) -> Iterator[list[str]]:
-    """Of all rounds; medians and ranges."""
-    for place in (COLD, *PLACES):
-        found = [turn for turn in turns if turn.place == place]
-        faster = [turn.times_faster for turn in found if place != COLD]
-        as_cold = f"{sum(turn.is_as_cold for turn in found)}/{len(found)}"
-        yield [
-            place,
-            spread([turn.first_token_ms for turn in found], 0),
-            spread(faster, 1),
-            spread([turn.num_prompt for turn in found], 0),
-            spread([turn.num_new for turn in found], 0),
-            spread([turn.num_computed for turn in found], 0),
-            spread([turn.num_cached for turn in found], 0),
-            spread([turn.num_host_pages for turn in found], 0),
-            "-" if place == COLD else as_cold,
-        ]
+async def _nothing(session: Session) -> None:
+    pass
 
 
-def _told(turn: Turn) -> Mapping[str, Any]:
-    return {name: value for name, value in asdict(turn).items() if name != "text"}
+def asking(messages: Messages, prepare: Load = _nothing, **more: object) -> Load:
+    """One chat, measured alone."""
+
+    async def play(session: Session) -> None:
+        await prepare(session)
+        await session.begin()
+        await session.ask("asked", _body(messages, more))
+
+    return play
+
+
+def _body(messages: Messages, more: Mapping[str, object]) -> dict[str, object]:
+    settings = {"max_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True}
+    return {"messages": messages, **settings, **more}
+
+
+def slot(action: str) -> Load:
+    """Of slot 0."""
+
+    async def play(session: Session) -> None:
+        path = f"/slots/0?action={action}"
+        response = await session.http.post(path, json={"filename": STATE_FILE})
+        if response.is_error:
+            raise EngineError(f"{action}: {response.text}")
+
+    return play
+
+
+def filling(number: int) -> Load:
+    """Other chats, until no page that was in the pool before can still be."""
+
+    async def play(session: Session) -> None:
+        num_cells = (await session.target.counters(session.http))["kv_cells_total"]
+        num_filled, other = 0, 1000 * (number + 1)
+        while num_filled < num_cells:
+            chat = await session.ask("", _body(long_messages(other), {"id_slot": 1}))
+            if not chat.is_complete:
+                return
+            num_filled, other = num_filled + chat.num_prompt, other + 1
+
+    return play
+
+
+def _row(name: str, one: Played, cold: Played | None, known: int) -> Row:
+    """`known`: tokens of the first turn."""
+    chat, cold_chat = _asked(one), _asked(cold) if cold else None
+    new = chat.num_prompt - known if chat.num_prompt else None
+    from_host = one.counted.get("prefix_pages_host_total")
+    first_s, cold_s = chat.first_piece_s, cold_chat.first_piece_s if cold_chat else None
+    figures = {
+        **counts(one.chats),
+        "first token ms": None if first_s is None else 1e3 * first_s,
+        "times faster than cold": ratio(cold_s, first_s),
+        "prompt tokens": chat.num_prompt or None,
+        "new": new,
+        "computed": chat.num_computed or None,
+        "cached": chat.num_cached,
+        "pages from the host": from_host,
+    }
+    faults = [] if chat.text else ["no text came"]
+    if cold_chat and name in QUESTIONS and chat.is_complete:
+        if cold_chat.text != chat.text:
+            faults.append("not as cold")
+        # The answer may come back as other tokens than were drawn.
+        if chat.num_computed > (new or 0) + PAGE + NUM_TOKENS:
+            faults.append(f"{chat.num_computed} tokens computed, of which {new} are new")
+        if bool(from_host) != (name != POOL):
+            faults.append(f"{from_host:.0f} pages from the host")
+    return Row(name, figures, faults)

@@ -1,152 +1,161 @@
 """`kvalet bench pressure`: chats that do not fit together, and what that costs.
 
-One run against a server; or a table of runs, each against a server of its own: of budgets and
-policies, or of uneven chats in both entry orders. Texts are compared with those of the same chats
-alone, made once. Or rounds on two servers by turns. The last line of its output is JSON.
+Chats at once, on one server or on one for each setting: of budgets and policies, of entry orders
+under uneven chats, or of copies ahead of a park; then the same chats alone, to compare the texts.
 """
 
-import asyncio
-import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Final, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
-from rich.console import Console
-
-from kvalet.bench import versus
-from kvalet.bench.figures import HEADINGS, Alone, Bodies, Figures, chats_alone, park_lines, play
+from kvalet.bench.chats import Chat
+from kvalet.bench.figures import (
+    MIB,
+    PARKS,
+    Figures,
+    counts,
+    gaps_s,
+    num_same,
+    percentile,
+    percentiles,
+    rate,
+    ratio,
+    swaps,
+    told,
+)
+from kvalet.bench.harness import Case, Played, Row
+from kvalet.bench.loads import (
+    SMALL,
+    Bodies,
+    at_once,
+    beside_small,
+    one_by_one,
+    without_cache,
+)
 from kvalet.bench.prompts import pressing_chats, uneven_chats
-from kvalet.bench.report import begin, circumstances, markdown
-from kvalet.bench.target import Target, Where, at
+from kvalet.bench.target import Where
 from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
+from kvalet.errors import ConfigError
 
-POOL = ("--ctx-size", "2048", "--parallel", "4")
+ALONE: Final = "alone"
+TOGETHER: Final = "at once"
+NUM_CHATS, NUM_UNEVEN = 4, 8
 UNLIMITED, DEFAULT = "-1", "default"
-MIB = 1 << 20
-
-Row: TypeAlias = tuple[dict[str, str], Figures]  # what is particular about it, and what came of it
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    where: Where = field(default_factory=Where)
-    num_chats: int = 4
-    num_tokens: int = 700
-    with_small: bool = False
+class Pressure:
+    chats: int | None = None
+    tokens: int = 700
+    small: bool = False
+    kind: str = "once"  # or "matrix", "uneven", "mirror"
+    POOL: ClassVar[tuple[str, ...]] = ("--ctx-size", "2048", "--parallel", "4")
+    ROUNDS: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        if self.kind == "uneven" and self.chats:
+            raise ConfigError("--chats: --uneven has eight chats of its own")
+
+    @property
+    def needs_own(self) -> str:
+        told = f"--{self.kind} starts servers of its own: leave --url and --vs out"
+        return "" if self.kind == "once" else told
+
+    def cases(self, where: Where, number: int, played: Mapping[str, Played]) -> Iterator[Case]:
+        bodies = self._bodies(where.first, number)
+        load = beside_small(at_once(bodies)) if self.small else at_once(bodies)
+        for flags in self._settings(played):
+            yield Case(" ".join(flags) or TOGETHER, load, _given(flags))
+        yield Case(ALONE, one_by_one(without_cache(bodies)))
+
+    def _bodies(self, first: int, number: int) -> Bodies:
+        if self.kind == "uneven":
+            return uneven_chats(self.tokens, first=first + number * NUM_UNEVEN)
+        count = self.chats or NUM_CHATS
+        return pressing_chats(self.tokens, count, first=first + number * count)
+
+    def _settings(self, played: Mapping[str, Played]) -> Iterator[tuple[str, ...]]:
+        """Flags of the server, of each run."""
+        if self.kind == "uneven":
+            yield from (("--preempt-resume", order) for order in LINE_ORDERS)
+        elif self.kind == "mirror":
+            yield from (("--preempt-mirror", state) for state in ("on", "off"))
+        elif self.kind == "matrix":
+            yield from _matrix(played)
+        else:
+            yield ()
+
+    def rows(self, played: Mapping[str, Played]) -> Iterator[Row]:
+        alone = played[ALONE].chats
+        for name, one in played.items():
+            if name != ALONE:
+                yield self._row(name, one, alone)
+
+    def _row(self, name: str, one: Played, alone: Sequence[Chat]) -> Row:
+        chats = [chat for chat in one.chats if chat.name != SMALL]
+        same = num_same(chats, alone)
+        # To fail takes no time.
+        wall_s = one.wall_s if any(chat.is_complete for chat in chats) else None
+        pauses = gaps_s(chats, lambda chat: chat.pauses_s)
+        gaps = gaps_s(chats, lambda chat: chat.gaps_s) if wall_s else []
+        figures: dict[str, float | None] = {
+            **counts(chats),
+            "as alone": same,
+            **told(one.counted, PARKS),
+            "wall s": wall_s,
+            "tok/s": rate(chats, wall_s),
+            "longest parked s": max(pauses, default=0.0),
+            **percentiles("gap", gaps, 50, 95),
+        }
+        if self.small:
+            small = [chat for chat in one.chats if chat.name == SMALL]
+            figures["small answered"] = sum(chat.is_complete for chat in small)
+        if self.kind == "mirror":
+            figures |= _copies(one)
+        faults = [] if same == len(chats) else [f"{same} of {len(chats)} texts as alone"]
+        if figures["parks"] == 0 and self.kind != "uneven":
+            faults.append("nothing was parked, so nothing pressed")
+        return Row(name, figures, faults)
 
 
-def run(console: Console, options: Options, kind: str) -> int:
-    """`kind`: "once", "matrix" or "uneven". 0 if every run was complete and as alone, else 1."""
-    begin()
-    options.where.begin_record()
-    if options.where.vs:
-        return _versus(console, options)
-    rows = list(rows_of(console, options, kind))
-    console.print(*table(rows), "", sep="\n")
-    wrong = [about for about, figures in rows if not figures.is_right]
-    for about in wrong:
-        named = " ".join(word for flag in about.items() for word in flag)
-        console.print(f"not complete, or not as alone{named and ': '}{named}")
-    for error in dict.fromkeys(error for _, figures in rows for error in figures.errors):
-        console.print(f"a chat failed: {error}")
-    results = [{**about, **asdict(figures)} for about, figures in rows]
-    console.print(json.dumps({**circumstances(), **asdict(options), "runs": results}))
-    return 1 if wrong else 0
+def _given(words: Sequence[str]) -> tuple[str, ...]:
+    """Without flags that keep their default."""
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return tuple(word for pair in pairs if pair[1] != DEFAULT for word in pair)
 
 
-def rows_of(console: Console, options: Options, kind: str) -> Iterator[Row]:
-    return _RUNS[kind](console, options)
-
-
-def _versus(console: Console, options: Options) -> int:
-    return versus.run(
-        console,
-        options.where,
-        POOL,
-        asdict(options),
-        lambda target, number: measure_at(target, options, number),
-    )
-
-
-def measure_at(target: Target, options: Options, number: int = 0) -> Figures:
-    """At once and then alone. `number`: of the round; other chats in each."""
-    bodies = _bodies(options, number)
-    run = asyncio.run(play(target, bodies, with_small=options.with_small))
-    return run.figures(asyncio.run(chats_alone(target, bodies)))
-
-
-def _bodies(options: Options, number: int = 0) -> Bodies:
-    first = options.where.first + number * options.num_chats
-    return pressing_chats(options.num_tokens, options.num_chats, first=first)
-
-
-def _once(console: Console, options: Options) -> Iterator[Row]:
-    if options.where.url is not None:
-        target = at(options.where.url)
-        count = f"{options.num_chats} chats at once, then one after another"
-        console.print(f"{count}, at {target.url}")
-        yield {}, measure_at(target, options)
-        return
-    bodies = _bodies(options)
-    alone = _alone(console, options, bodies)
-    yield {}, _played(console, options, bodies, alone, {})[0]
-
-
-def _matrix(console: Console, options: Options) -> Iterator[Row]:
+def _matrix(played: Mapping[str, Played]) -> Iterator[tuple[str, ...]]:
     """Every budget under every policy. Two of the budgets lie among the sizes of the parks that
     the first run had."""
-    bodies = _bodies(options)
-    alone = _alone(console, options, bodies)
-    policies = [{"--preempt-policy": policy} for policy in VICTIM_POLICIES]
-    first = {**policies[0], "--preempt-ram": UNLIMITED}
-    figures, output = _played(console, options, bodies, alone, first)
-    yield first, figures
-    budgets = (UNLIMITED, DEFAULT, "0", *budgets_between(output))
-    for policy in policies:
-        for budget in budgets:
-            about = {**policy, "--preempt-ram": budget}
-            if about != first:
-                yield about, _played(console, options, bodies, alone, about)[0]
+    first, *others = VICTIM_POLICIES
+    yield ("--preempt-policy", first, "--preempt-ram", UNLIMITED)
+    (log,) = (one.log for one in played.values())
+    fewer = (DEFAULT, "0", *budgets_between(log))
+    yield from (("--preempt-policy", first, "--preempt-ram", budget) for budget in fewer)
+    for policy in others:
+        for budget in (UNLIMITED, *fewer):
+            yield ("--preempt-policy", policy, "--preempt-ram", budget)
 
 
-def _uneven(console: Console, options: Options) -> Iterator[Row]:
-    bodies = uneven_chats(options.num_tokens, first=options.where.first)
-    alone = _alone(console, options, bodies)
-    for order in LINE_ORDERS:
-        about = {"--preempt-resume": order}
-        yield about, _played(console, options, bodies, alone, about)[0]
-
-
-_RUNS: Final = {"once": _once, "matrix": _matrix, "uneven": _uneven}
-
-
-def _alone(console: Console, options: Options, bodies: Bodies) -> Alone:
-    """From a quiet server in which each chat has the whole pool to itself."""
-    console.print(f"{len(bodies)} chats, one after another")
-    with options.where.start(*POOL) as server:
-        return asyncio.run(chats_alone(Target(server.url), bodies))
-
-
-def _played(
-    console: Console, options: Options, bodies: Bodies, alone: Alone, about: dict[str, str]
-) -> tuple[Figures, str]:
-    """The chats at once, on a server with the flags of `about`; also what that server printed."""
-    flags = [word for flag in about.items() if flag[1] != DEFAULT for word in flag]
-    console.print(" ".join([f"{len(bodies)} chats at once", *flags]))
-    with options.where.start(*POOL, more=flags) as server:
-        run = asyncio.run(play(Target(server.url), bodies, with_small=options.with_small))
-        return run.figures(alone), server.output()
-
-
-def budgets_between(output: str) -> list[str]:
+def budgets_between(log: str) -> list[str]:
     """In MiB, at a third and two thirds of the way from the smallest park to the largest."""
-    parks = [park for park in park_lines(output) if park.mode == "swap"]
-    sizes = [park.num_bytes / MIB for park in parks] or [0.0]
+    sizes = [park.num_bytes / MIB for park in swaps(log)] or [0.0]
     least, most = min(sizes), max(sizes)
     wanted = {max(1, round(least + share * (most - least))) for share in (1 / 3, 2 / 3)}
     return [str(budget) for budget in sorted(wanted)]
 
 
-def table(rows: list[Row]) -> Iterator[str]:
-    cells = ([*about.values(), *figures.cells()] for about, figures in rows)
-    return markdown([*rows[0][0], *HEADINGS], cells)
+def _copies(one: Played) -> Figures:
+    """How long parks took and what each still had to copy, as the server's log says; what was
+    copied ahead of them too, and how busy the copier was."""
+    parks = list(swaps(one.log))
+    counted = one.counted
+    num_bytes = counted.get("preempt_bytes_out_total", 0) + counted.get("mirror_bytes_total", 0)
+    busy = ratio(counted.get("copy_seconds_total"), one.wall_s)
+    return {
+        **percentiles("park", (park.ms / 1e3 for park in parks), 50, 95, 100),
+        "MiB copied by a park": percentile([park.num_bytes / MIB for park in parks], 50),
+        "MiB copied in all": num_bytes / MIB,
+        "copier busy %": None if busy is None else 100 * busy,
+    }

@@ -1,6 +1,6 @@
-"""What a benchmark's runs have in common: circumstances, tables in Markdown.
+"""How benchmarks tell what they found: circumstances, and tables in Markdown.
 
-A figure that there is none of is None, never 0: `-` in a table, null in JSON, and not compared.
+A figure that there is none of is `-` in a table and null in JSON.
 """
 
 import os
@@ -13,16 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from kvalet import __version__
 
 CPU_INFO: Final = Path("/proc/cpuinfo")
-
-
-def begin() -> None:
-    """Before anything is measured."""
-    circumstances()
 
 
 @cache  # a load that is looked at after a run is that of the run
@@ -55,30 +48,20 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator
         yield f"| {' | '.join(row)} |"
 
 
-def percentile(values: Iterable[float], percent: float) -> float:
-    """By nearest rank, so it is a value that occurred."""
-    return float(np.percentile(list(values), percent, method="inverted_cdf"))
-
-
-def percentile_or_none(values: Iterable[float], percent: float) -> float | None:
-    """None of nothing."""
-    found = list(values)
-    return percentile(found, percent) if found else None
-
-
-def known(figures: Mapping[str, float | None]) -> dict[str, float]:
-    """Those that are not None."""
-    return {name: value for name, value in figures.items() if value is not None}
-
-
-def shown(value: float | None, digits: int = 0) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def spread(values: Iterable[float | None], digits: int) -> str:
-    """Median and range of those that are not None."""
+def spread(values: Iterable[float | None]) -> str:
+    """Median and range of those that are not None, with as many digits as their size asks for."""
     found = [value for value in values if value is not None]
     if not found:
         return "-"
     median, least, most = statistics.median(found), min(found), max(found)
+    digits = _digits(found)
+    if least == most:
+        return f"{median:.{digits}f}"
     return f"{median:.{digits}f} ({least:.{digits}f}-{most:.{digits}f})"
+
+
+def _digits(values: Sequence[float]) -> int:
+    size = abs(statistics.median(values))
+    if size >= 100 or all(float(value).is_integer() for value in values):
+        return 0
+    return 1 if size >= 10 else 2

@@ -5,14 +5,14 @@ where they are refused, texts may end early and tokens are counted by pieces.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
+from typing_extensions import override
 
 from kvalet.bench.chats import TIMEOUT
 from kvalet.bench.process import ServerProcess, model_flags
@@ -43,10 +43,13 @@ class Target:
         usage = OPTIONAL["stream_options"] if "stream_options" in self.takes else None
         return {"model": self.model, **known, "stream_options": usage}
 
-    @property
-    def refused(self) -> list[str]:
-        """Of OPTIONAL."""
-        return [name for name in OPTIONAL if name not in self.takes]
+    @override
+    def __str__(self) -> str:
+        if self.is_kvalet:
+            return f"{self.url} (kvalet)"
+        told = f" ({self.model})" if self.model else ""
+        refused = (f", refuses {name}" for name in OPTIONAL if name not in self.takes)
+        return f"{self.url}{told}{''.join(refused)}"
 
     def client(self) -> httpx.AsyncClient:
         # A connection kept for the next request may be closed by the server at that very moment.
@@ -63,8 +66,8 @@ class Where:
     """What is measured, as the command line says it."""
 
     url: str | None = None  # of a server that runs already; None: one is started
-    vs: str | None = None  # of another one, measured in turn
-    num_rounds: int = 3  # of what is measured in rounds
+    vs: tuple[str, ...] = ()  # of others, measured by turns with it
+    num_rounds: int = 1
     first: int = 0  # number of the first prompt, which selects its opening
     model: str | None = None  # of the started server
     flags: tuple[str, ...] = ()  # of it, after the benchmark's own
@@ -77,6 +80,12 @@ class Where:
                 "--model is" if self.model else "--record is" if self.record else "its flags are"
             )
             raise ConfigError(f"{given} for a server that is started, and --url names one")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a server is started and measured alone, so that it may be given flags, and
+        several of them be started."""
+        return self.url is None and not self.vs
 
     def begin_record(self) -> None:
         """Its file is empty from now on. Raises ConfigError."""
@@ -94,15 +103,6 @@ class Where:
         recording = {"LLAMA_SERVER_RECORD": self.record} if self.record else {}
         words = (*model_flags(self.model), *flags, *self.flags, *more)
         return ServerProcess(*words, env={**recording, **(env or {})})
-
-    @contextmanager
-    def served(self, *flags: str) -> Iterator[Target]:
-        """The server at `url`, or one started with `flags` for the time of the block."""
-        if self.url is not None:
-            yield at(self.url)
-            return
-        with self.start(*flags) as server:
-            yield Target(server.url)
 
 
 def at(url: str) -> Target:

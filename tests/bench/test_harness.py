@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from rich.console import Console
@@ -63,7 +63,7 @@ async def broken(session: Session) -> None:
 
 def ran(
     where: Where, benchmark: Benchmark, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, list[str], dict[str, dict[str, object]]]:
+) -> tuple[int, list[str], Mapping[str, Any]]:
     """The exit code, what was printed, and the last round of the JSON in its last line."""
     code = harness.run(Console(soft_wrap=True, highlight=False, markup=False), where, benchmark)
     *lines, last = capsys.readouterr().out.splitlines()
@@ -93,7 +93,7 @@ def test_a_second_server_that_fails_is_a_figure(
         where = Where(url=first.url, vs=(second.url,), num_rounds=1)
         code, lines, found = ran(where, benchmark, capsys)
     assert code == harness.OTHER_WRONG
-    for row in found[SECOND]["rows"]:  # type: ignore[attr-defined]  # of JSON
+    for row in found[SECOND]["rows"]:
         assert (row["failed"], row["complete"]) == (row["chats"], 0)
     assert any("chats failed: " in line and "no room" in line for line in lines)
     table = [line for line in lines if line.startswith("|")][2:]
@@ -107,7 +107,7 @@ def test_a_first_server_that_fails_is_another_exit_code(capsys: pytest.CaptureFi
         where = Where(url=first.url, vs=(second.url,))
         code, _, found = ran(where, Latency((50.0,), 3), capsys)
     assert code == harness.FIRST_WRONG
-    (row,) = found[FIRST]["rows"]  # type: ignore[misc]
+    (row,) = found[FIRST]["rows"]
     assert (row["failed"], row["first token p50 ms"], row["goodput/s"]) == (3, None, 0.0)
 
 
@@ -115,7 +115,7 @@ def test_a_server_that_stops_early_is_told_apart(capsys: pytest.CaptureFixture[s
     takes = frozenset({"ignore_eos", "stream_options"})
     with serving(Foreign(takes=takes, stops_after=2)) as foreign:
         code, lines, found = ran(Where(url=foreign.url), Two(), capsys)
-    (row,) = found[FIRST]["rows"]  # type: ignore[misc]
+    (row,) = found[FIRST]["rows"]
     assert (row["complete"], row["stopped early"], row["failed"]) == (0, 2, 0)
     assert code == harness.FIRST_WRONG
     assert f"{FIRST}: two: 2 of 2 chats stopped early (stop)" in lines
@@ -124,7 +124,7 @@ def test_a_server_that_stops_early_is_told_apart(capsys: pytest.CaptureFixture[s
 def test_a_load_that_breaks_off_leaves_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(Foreign()) as foreign:
         code, lines, found = ran(Where(url=foreign.url), Two(breaks=True), capsys)
-    whole, cut = found[FIRST]["rows"]  # type: ignore[misc]
+    whole, cut = found[FIRST]["rows"]
     assert (whole["complete"], cut["complete"], cut["tok/s"]) == (2, 0, None)
     assert code == harness.FIRST_WRONG
     assert f"{FIRST}: broken: broke off: EngineError: the slot is gone" in lines

@@ -1,13 +1,17 @@
-"""`bench/peers/llama_cpp.py`, with other programs in place of both servers."""
+"""`bench/peers/llama_cpp.py`, with nothing measured."""
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from bench.peers import llama_cpp
+
+from kvalet.bench import harness
+from kvalet.bench.harness import FIRST, Benchmark, Round, Row, Turn
+from kvalet.bench.target import Where
+from kvalet.errors import EngineError
 
 
 @contextmanager
@@ -15,25 +19,49 @@ def serving(command: Sequence[str]) -> Iterator[str]:
     yield "http://127.0.0.1:9"
 
 
-@pytest.mark.parametrize(("failing", "code"), [("exact", 1), ("none", 0)])
-def test_a_benchmark_that_fails_is_told_and_the_others_are_run(
-    failing: str,
+def measured(first: Sequence[str], second: Sequence[str]) -> list[Round]:
+    rows = [Row("a", {"x": 1.0})]
+    return [{FIRST: Turn(rows, first), "server 2": Turn(rows, second)}]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code"), [((), (), 0), ((), ("no room",), 0), (("differs",), (), 1)]
+)
+def test_what_is_wrong_with_kvalet_is_the_exit_code(
+    first: tuple[str, ...],
+    second: tuple[str, ...],
     code: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    kvalet = tmp_path / "python"
-    kvalet.write_text(f'#!/bin/sh\necho "{{\\"of\\": \\"$4\\"}}"\ntest $4 != {failing}\n')
-    kvalet.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(kvalet))
-    monkeypatch.setattr(sys, "argv", ["llama_cpp.py", "--peer", "x", "-m", str(kvalet)])
+    found = run(monkeypatch, tmp_path, lambda *args: measured(first, second))
+    assert found == code
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(llama_cpp.BENCHMARKS) < set(result)
+    assert result["exact"]["ratios"] == {"a: x": {"server 2": [1.0]}}
+
+
+def test_a_benchmark_that_cannot_be_measured_is_told_and_the_others_are_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def measure(tell: object, where: Where, benchmark: Benchmark) -> list[Round]:
+        if benchmark is llama_cpp.BENCHMARKS["latency"]:
+            raise EngineError("it is gone")
+        return measured((), ())
+
+    assert run(monkeypatch, tmp_path, measure) == 1
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["latency"] == {"error": "it is gone"}
+    assert result["prefix"]["rounds"]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, folder: Path, measure: Callable[..., list[Round]]) -> int:
+    model = folder / "model.gguf"
+    model.touch()
+    monkeypatch.setattr("sys.argv", ["llama_cpp.py", "--peer", "x", "-m", str(model)])
     monkeypatch.setattr(llama_cpp, "peer_of", lambda environment: (Path("x"), "a peer"))
     monkeypatch.setattr(llama_cpp, "serving", serving)
-    monkeypatch.setattr(llama_cpp, "begin", lambda: None)
-    assert llama_cpp.main() == code
-    *lines, last = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    assert [json.loads(line)["of"] for line in lines] == list(llama_cpp.BENCHMARKS)
-    result = json.loads(last)
-    assert result["exit_codes"] == {name: int(name == failing) for name in llama_cpp.BENCHMARKS}
-    assert result["exact"] == {"of": "exact"}
+    monkeypatch.setattr(llama_cpp, "end_on_sigterm", lambda: None)
+    monkeypatch.setattr(harness, "measure", measure)
+    return llama_cpp.main()

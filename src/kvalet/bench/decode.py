@@ -24,7 +24,7 @@ WARM_UP_TOKENS: Final = 8
 @dataclass(frozen=True, slots=True)
 class Decode:
     tokens: int = 300
-    POOL: ClassVar[tuple[str, ...]] = ()
+    POOL: ClassVar[tuple[str, ...]] = ("--ctx-size", "4096", "--parallel", "4")
     ROUNDS: ClassVar[int] = 3
     needs_own: ClassVar[str] = ""
 

@@ -158,12 +158,19 @@ async def _play(target: Target, load: Load) -> tuple[Session, str]:
 def run(console: Console, where: Where, benchmark: Benchmark) -> int:
     """0 if all was right, 1 if not, 3 if the first server was right and another one was not."""
     rounds = measure(console.print, where, benchmark)
+    console.print(json.dumps(report(console, where, benchmark, rounds)))
+    return exit_code(rounds)
+
+
+def report(
+    console: Console, where: Where, benchmark: Benchmark, rounds: Sequence[Round]
+) -> Mapping[str, object]:
+    """Prints the tables and what was wrong; returns all of it for JSON."""
     lines = comparison(rounds) if where.vs else tables([turns[FIRST] for turns in rounds])
     console.print("", *lines, *faults_of(rounds), sep="\n")
     about = {"benchmark": type(benchmark).__name__, **asdict(benchmark), "where": asdict(where)}
     told = [{name: _told(turn) for name, turn in turns.items()} for turns in rounds]
-    console.print(json.dumps({**circumstances(), **about, "rounds": told, **_ratios_told(rounds)}))
-    return exit_code(rounds)
+    return {**circumstances(), **about, "rounds": told, **_ratios_told(rounds)}
 
 
 def exit_code(rounds: Sequence[Round]) -> int:

@@ -1,1 +1,0 @@
-"""Simulated runs beside live ones: is what `kvalet simulate` says what a server does?"""

@@ -31,10 +31,23 @@ WANTED: Final = (
     *(f"cancel {status.value}" for status in Status if status is not Status.ENDED),
 )
 
+CALM: Final = (
+    "no-preempt",
+    "to-the-end",
+    "state-files-disk",
+    "cancels",
+)  # are about other things than parks
+
 
 def missing(traces: list[Trace]) -> list[str]:
     found = counts(traces)
-    return [name for name in WANTED if found[name] < ENOUGH]
+    lacking = [name for name in WANTED if found[name] < ENOUGH]
+    return lacking + [f"parks in {trace.scenario.name}" for trace in traces if _is_idle(trace)]
+
+
+def _is_idle(trace: Trace) -> bool:
+    num_parks = TALLY.validate_json(trace.counters)["n_preempt"]
+    return num_parks < ENOUGH and trace.scenario.name not in CALM
 
 
 def counts(traces: list[Trace]) -> Counter[str]:

@@ -128,6 +128,8 @@ ALIGNED = Load(num_chats=8, prompt=(32, 128), page=PAGE_CELLS, over=1, share=0, 
 # Choices that draw the same tokens, and so hold the same full pages.
 TWINS = replace(ALIGNED, past=1, choices=(2, 3), temperatures=(0.0,), num_chats=5)
 CROWD = replace(ENDLESS, num_chats=9, over=300, prompt=(20, 100))
+CROWDED = replace(LONG, num_chats=10, prompt=(40, 120))
+GROWING = Load(num_chats=9, prompt=(20, 60), new=(100, 250), over=60)
 BY_HAND: Final[tuple[Deed, ...]] = ("park", "park", "resume")
 FILES: Final[tuple[Deed, ...]] = (
     *("save", "save", "save", "save", "save", "restore", "restore", "restore", "restore"),
@@ -139,7 +141,7 @@ def _budgets() -> list[Scenario]:
     ahead: dict[str, Option] = {"mirror": True, "lookahead_steps": 8}
     return [
         scenario("swap"),
-        scenario("swap-async", LONG, delay=3, lookahead_steps=8),
+        scenario("swap-async", CROWDED, pages=12, delay=3, lookahead_steps=8),
         scenario("recompute", host_budget_pages=0),
         scenario("recompute-margin", LONG, host_budget_pages=0, replay_margin=32),
         scenario("mixed-budget", LONG, host_budget_pages=6, delay=2),
@@ -149,7 +151,7 @@ def _budgets() -> list[Scenario]:
         ),
         scenario("cache", MANY, cache_budget_pages=8, delay=1),
         scenario("cache-unlimited", MANY, cache_budget_pages=None, host_budget_pages=8),
-        also(scenario("mirror", LONG, cache_budget_pages=None, delay=3), ahead),
+        also(scenario("mirror", LONG, pages=12, cache_budget_pages=None, delay=3), ahead),
         also(scenario("mirror-small", MANY, cache_budget_pages=10, delay=1), ahead),
         also(scenario("mirror-aligned", ALIGNED, cache_budget_pages=None, delay=1), ahead),
     ]
@@ -174,17 +176,19 @@ def _policies() -> list[Scenario]:
             scenario(f"order-{order}", MANY, pages=12, entry_order=order, host_budget_pages=6)
             for order in orders
         ),
-        scenario("watermark", trigger="watermark", pages=20, slots=5),
+        scenario("watermark", GROWING, trigger="watermark", pages=20, slots=6),
         scenario(
             "watermark-pass",
-            LONG,
+            GROWING,
             trigger="watermark",
             high_percent=80,
             low_percent=60,
             entry_order="pass",
             delay=2,
         ),
-        scenario("watermark-even", LONG, trigger="watermark", high_percent=75, low_percent=74),
+        scenario(
+            "watermark-even", GROWING, slots=6, trigger="watermark", high_percent=75, low_percent=74
+        ),
         scenario("priorities", Load(priorities=(0, 0, 1, 5)), pages=12),
         scenario("priorities-recompute", Load(priorities=(0, 2)), host_budget_pages=0, pages=12),
     ]
@@ -200,7 +204,7 @@ def _knobs() -> list[Scenario]:
         scenario("to-the-end", Load(unlimited=True), pages=20, n_ctx=200, delay=1),
         scenario("paced", LONG, pages=24, prefill_stretch=1.5, batch_size=96),
         scenario("fixed-chunk", LONG, decode_chunk=24, batch_size=64, delay=1),
-        scenario("families", families, pages=14, slots=5, delay=1),
+        scenario("families", families, pages=12, slots=5, delay=1),
         scenario("families-recompute", families, pages=14, slots=5, host_budget_pages=0),
         scenario("twins", TWINS, slots=6, delay=3, preempt_every=PAGE_CELLS),
         scenario("prefixes", Load(num_chats=14, share=1), slots=6, host_budget_pages=10, delay=1),
@@ -262,8 +266,8 @@ def _faults() -> list[Scenario]:
         scenario("fault-all-restores", LONG, faults=FaultRules(restore=1, until=250), delay=1),
         scenario("fault-all-copies", LONG, faults=FaultRules(transfer=1, until=200), delay=1),
         scenario("fault-steps", MANY, faults=steps),
-        with_cancels(scenario("cancels", MANY, slots=3, delay=3, pages=10)),
-        with_cancels(scenario("cancels-parked", LONG, delay=2), states=PARKED),
+        with_cancels(scenario("cancels", MANY, slots=5, delay=3, pages=10)),
+        with_cancels(scenario("cancels-parked", CROWDED, pages=12, delay=2), states=PARKED),
         with_cancels(
             scenario(
                 "cancels-recompute",

@@ -14,9 +14,8 @@ from kvalet.cli.config import settings
 from kvalet.core.config import SchedulerConfig, SlotConfig
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import TRANSITIONS, Status
-from kvalet.runtime.durations import Durations
+from kvalet.runtime.metrics import Metrics
 from kvalet.runtime.snapshot import Snapshots
-from kvalet.runtime.totals import Totals
 from kvalet.server.metrics import render_metrics
 from kvalet.settings import Setting
 
@@ -78,7 +77,7 @@ def _metrics() -> Iterator[str]:
     scheduler = Scheduler(
         SchedulerConfig(n_ctx=32, slots=SlotConfig(num_slots=1)), num_pages=1, root=b""
     )
-    snapshots = Snapshots(scheduler, Totals(), Durations(), 0, parked_s=lambda seq_id: 0.0)
+    snapshots = Snapshots(scheduler, Metrics(), 0, parked_s=lambda seq_id: 0.0)
     idle = snapshots.take()
     yield "# `/metrics`\n"
     yield "| name | type | meaning |"

@@ -6,12 +6,11 @@ from dataclasses import replace
 from tests.runtime.clients import LETTERS, generation
 
 from kvalet.core.plan import FinishReason, Sampled, SeqId, StepOutcome
-from kvalet.runtime.durations import Durations
 from kvalet.runtime.messages import Delta, Event
+from kvalet.runtime.metrics import Metrics
 from kvalet.runtime.outputs import Outputs
 from kvalet.runtime.parks import ParkLog
 from kvalet.runtime.stream import Stream
-from kvalet.runtime.totals import Totals
 
 ONE = SeqId(1)
 
@@ -22,12 +21,11 @@ def test_of_several_tokens_of_a_step_those_behind_the_end_never_were() -> None:
     def sink(news: Sequence[Event]) -> None:
         events.extend(news)
 
-    durations = Durations()
+    metrics = Metrics()
     outputs = Outputs(
         replace(LETTERS, eos_ids=frozenset({25})),
-        Totals(),
-        durations,
-        ParkLog(1, durations.parked),
+        metrics,
+        ParkLog(1, metrics.parked),
         clock=lambda: 1.0,
         on_end=lambda seq_id: None,
     )
@@ -38,3 +36,5 @@ def test_of_several_tokens_of_a_step_those_behind_the_end_never_were() -> None:
     assert judged.finished == {ONE: FinishReason.EOS}
     outputs.deliver([])
     assert events == [Delta("ab", ())]
+    assert sum(metrics.first_token.histogram().counts) == 1
+    assert sum(metrics.token_gap.histogram().counts) == 2

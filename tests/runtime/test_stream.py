@@ -9,8 +9,8 @@ from kvalet.core.changes import Change, ChangeKind
 from kvalet.core.plan import FinishReason, Sampled, SeqId, StepOutcome, StepPlan
 from kvalet.errors import EngineFatal
 from kvalet.runtime.messages import Delta, Event, Failed, Finished, Preempted, Resumed
+from kvalet.runtime.metrics import Metrics
 from kvalet.runtime.stream import Stream
-from kvalet.runtime.totals import Totals
 
 
 def stream_into(events: list[Event]) -> Stream:
@@ -115,7 +115,8 @@ def test_an_end_without_any_token_has_a_prompt_time() -> None:
 
 
 def test_compute_time_is_told_apart_from_step_time() -> None:
-    totals = Totals()
-    totals.count_step(StepPlan(step=1), StepOutcome(compute_s=0.25), 1.0)
+    metrics = Metrics()
+    metrics.count_step(StepPlan(step=1), StepOutcome(compute_s=0.25), 1.0)
+    totals = metrics.totals
     assert (totals.compute_seconds_total, totals.step_seconds_total) == (0.25, 1.0)
     assert totals.n_decode_total == 0  # nothing was computed in a step without rows

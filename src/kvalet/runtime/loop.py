@@ -17,14 +17,13 @@ from kvalet.engine.base import Engine
 from kvalet.errors import EngineError, EngineFatal, KvaletError, Overloaded, RequestError
 from kvalet.runtime.calls import Call, Calls
 from kvalet.runtime.control import SlotControl
-from kvalet.runtime.durations import Durations
 from kvalet.runtime.inbox import Cancel, Inbox, Message, Stop, Submit
+from kvalet.runtime.metrics import Metrics
 from kvalet.runtime.outputs import Outputs
 from kvalet.runtime.parks import ParkLog
 from kvalet.runtime.record import StepRecorder
 from kvalet.runtime.snapshot import Snapshots
 from kvalet.runtime.stream import Stream, Vocabulary
-from kvalet.runtime.totals import Totals
 
 logger = logging.getLogger(__name__)
 
@@ -59,14 +58,12 @@ class EngineLoop:
         self._clock = clock
         self._check_every_step = check_every_step
         self._recorder = recorder
-        self._totals = Totals()
-        durations, page_bytes = Durations(), engine.info.page_bytes
-        parks = ParkLog(page_bytes, durations.parked)
-        self._outputs = Outputs(vocabulary, self._totals, durations, parks, clock, on_end)
+        self._metrics = metrics = Metrics()
+        page_bytes = engine.info.page_bytes
+        parks = ParkLog(page_bytes, metrics.parked)
+        self._outputs = Outputs(vocabulary, metrics, parks, clock, on_end)
         self._calls = Calls()
-        self.snapshots = Snapshots(
-            scheduler, self._totals, durations, page_bytes, self._outputs.parked_s
-        )
+        self.snapshots = Snapshots(scheduler, metrics, page_bytes, self._outputs.parked_s)
         self.control = SlotControl(scheduler, self.snapshots, clock)
         self._plan = StepPlan(step=0)
         self._is_quiet = False  # the last step brought nothing
@@ -84,7 +81,7 @@ class EngineLoop:
         for broken in self._outputs.deliver(self._scheduler.take_changes()):
             self._cancel(broken)
         seconds = self._clock() - started
-        self._totals.count_step(plan, outcome, seconds)
+        self._metrics.count_step(plan, outcome, seconds)
         if self._recorder is not None:
             self._recorder.add(plan, outcome, seconds)
         self._report_mirroring()

@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from kvalet.core.changes import Change
 from kvalet.core.plan import SeqId, StepOutcome, StepPlan
-from kvalet.runtime.durations import Durations
+from kvalet.runtime.metrics import Metrics
 from kvalet.runtime.parks import ParkLog
 from kvalet.runtime.stream import Stream, Vocabulary
-from kvalet.runtime.totals import Totals
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +23,13 @@ class Outputs:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        totals: Totals,
-        durations: Durations,
+        metrics: Metrics,
         parks: ParkLog,
         clock: Callable[[], float],
         on_end: Callable[[SeqId], None],
     ) -> None:
         self._vocabulary = vocabulary
-        self._totals = totals
-        self._durations = durations
+        self._metrics = metrics
         self._parks = parks
         self._clock = clock
         self._on_end = on_end
@@ -62,7 +59,7 @@ class Outputs:
         for grant in plan.grants:
             queued_s = self._streams[grant.seq_id].stopwatch.start(now)
             if queued_s is not None:
-                self._durations.queue.observe(queued_s)
+                self._metrics.queue.observe(queued_s)
         self._note(changes, now)
         self._parks.begin(plan)
 
@@ -72,9 +69,9 @@ class Outputs:
         now = self._clock()
         sampled, finished = dict(outcome.sampled), dict(outcome.finished)
         for seq_id, drawn in outcome.sampled.items():
+            stream = self._streams[seq_id]
             for count, token in enumerate(drawn, start=1):
-                stream = self._streams[seq_id]
-                self._count_token(stream, now)
+                self._count_token(stream, stream.seq.num_generated + count, now)
                 reason = stream.draw(token, self._vocabulary)
                 if reason is not None:
                     sampled[seq_id], finished[seq_id] = drawn[:count], reason
@@ -94,11 +91,12 @@ class Outputs:
     def parked_s(self, seq_id: SeqId) -> float:
         return self._streams[seq_id].stopwatch.parked_s(self._clock())
 
-    def _count_token(self, stream: Stream, now: float) -> None:
-        is_first = not stream.seq.num_generated
-        waits = self._durations.first_token if is_first else self._durations.token_gap
-        waits.observe(stream.stopwatch.waited_s(now))
-        self._totals.count_token(stream.seq, stream.stopwatch.draw(now))
+    def _count_token(self, stream: Stream, number: int, now: float) -> None:
+        waited_s, own_s = stream.stopwatch.waited_s(now), stream.stopwatch.draw(now)
+        if number == 1:
+            self._metrics.count_first_token(stream.seq, waited_s, own_s)
+        else:
+            self._metrics.count_next_token(waited_s, own_s)
 
     def _note(self, changes: list[Change], now: float) -> None:
         for change in changes:

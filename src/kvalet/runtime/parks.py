@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kvalet.core.changes import Change, ChangeKind, Parked
 from kvalet.core.plan import Direction, SeqId, StepPlan, Transfer
 from kvalet.core.sequence import Sequence, Status
-from kvalet.runtime.durations import Buckets
+from kvalet.runtime.metrics import Buckets
 
 logger = logging.getLogger("kvalet.preempt")
 

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass
 from kvalet.core.plan import PAGE_CELLS, SeqId, SlotId, Tier
 from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import RESIDENT, WAITING, ParkMode, Sequence, Status
-from kvalet.runtime.durations import Durations
 from kvalet.runtime.messages import SlotView, Snapshot
-from kvalet.runtime.totals import Totals
+from kvalet.runtime.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +15,7 @@ class Snapshots:
     """Takes them. `parked_s`: how long a live sequence has been parked in all."""
 
     scheduler: Scheduler
-    totals: Totals
-    durations: Durations
+    metrics: Metrics
     page_bytes: int
     parked_s: Callable[[SeqId], float]
 
@@ -26,7 +24,7 @@ class Snapshots:
             slots=tuple(self.slot(SlotId(slot)) for slot in range(len(self.scheduler.slots))),
             gauges=self._gauges(),
             counters=self._counters(),
-            histograms=self.durations.histograms(),
+            histograms=self.metrics.histograms(),
         )
 
     def slot(self, slot: SlotId) -> SlotView:
@@ -69,7 +67,7 @@ class Snapshots:
         counters = asdict(self.scheduler.counters)
         moved = {name: counters.pop(f"pages_{name}") for name in ("out", "in", "mirrored")}
         return {
-            **asdict(self.totals),
+            **asdict(self.metrics.totals),
             **{f"{name}_total": count for name, count in counters.items()},
             "preempt_bytes_out_total": moved["out"] * self.page_bytes,
             "preempt_bytes_in_total": moved["in"] * self.page_bytes,

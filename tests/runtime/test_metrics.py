@@ -3,8 +3,8 @@
 import pytest
 from tests.runtime.clients import Bench, Client, generation
 
-from kvalet.runtime.durations import Buckets
 from kvalet.runtime.messages import Delta, Histogram
+from kvalet.runtime.metrics import Buckets
 
 
 @pytest.mark.parametrize(

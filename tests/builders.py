@@ -21,6 +21,7 @@ from kvalet.core.sequence import Sequence
 from kvalet.core.store import HostBudget
 from kvalet.engine.base import Engine
 from kvalet.engine.fake import SHIFT_MARK, FakeEngine, next_token
+from kvalet.runtime.messages import Delta, Part, PartKind, TokenInfo
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -183,3 +184,8 @@ def alone(seq: Sequence, n_ctx: int = 512, num_vocab: int = 256) -> list[int]:
     for index in range(min(n_ctx - len(tokens), seq.request.max_new_tokens or n_ctx)):
         tokens.append(next_token(tokens, seq.request.sampling, index, num_vocab))
     return tokens
+
+
+def said(text: str, *tokens: TokenInfo) -> Delta:
+    """What a client is sent of an ordinary text."""
+    return Delta((Part(PartKind.CONTENT, text),), tokens)

@@ -80,7 +80,7 @@ class Client:
 
     @property
     def text(self) -> str:
-        return "".join(event.text for event in self.events if isinstance(event, Delta))
+        return "".join(event.content for event in self.events if isinstance(event, Delta))
 
     @property
     def finished(self) -> Finished:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tests.builders import said
 from tests.runtime.clients import LETTERS, generation
 
 from kvalet.core.plan import FinishReason, Sampled, SeqId, StepOutcome
-from kvalet.runtime.messages import Delta, Event
+from kvalet.runtime.messages import Event
 from kvalet.runtime.metrics import Metrics
 from kvalet.runtime.outputs import Outputs
 from kvalet.runtime.parks import ParkLog
@@ -35,6 +36,6 @@ def test_of_several_tokens_of_a_step_those_behind_the_end_never_were() -> None:
     assert judged.sampled == {ONE: drawn[:3]}
     assert judged.finished == {ONE: FinishReason.EOS}
     outputs.deliver([])
-    assert events == [Delta("ab", ())]
+    assert events == [said("ab")]
     assert sum(metrics.first_token.histogram().counts) == 1
     assert sum(metrics.token_gap.histogram().counts) == 2

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 import pytest
+from tests.builders import said
 from tests.runtime.clients import LETTERS, generation
 
 from kvalet.core.changes import Change, ChangeKind
 from kvalet.core.plan import FinishReason, Sampled, SeqId, StepOutcome, StepPlan
 from kvalet.errors import EngineFatal
-from kvalet.runtime.messages import Delta, Event, Failed, Finished, Preempted, Resumed
+from kvalet.runtime.messages import Event, Failed, Finished, Part, PartKind, Preempted, Resumed
 from kvalet.runtime.metrics import Metrics
 from kvalet.runtime.stream import Stream
 
@@ -33,7 +34,7 @@ def test_a_token_at_the_end_of_a_replay_comes_after_the_notice() -> None:
     stream.note(change(ChangeKind.RESUMED), 2.0)
     stream.note(change(ChangeKind.FINISHED, reason=FinishReason.LENGTH), 2.0)
     stream.send()
-    assert events[1:3] == [Resumed(), Delta("a", ())]
+    assert events[1:3] == [Resumed(), said("a")]
     assert isinstance(events[3], Finished)
 
 
@@ -90,7 +91,7 @@ def test_text_of_a_step_is_told_before_its_failure() -> None:
     stream.draw(Sampled(0), LETTERS)
     stream.note(change(ChangeKind.FAILED, message="lost"), 1.0)
     stream.send()
-    assert events[0] == Delta("a", ())
+    assert events[0] == said("a")
     assert isinstance(events[1], Failed)
     assert str(events[1].error) == "lost"
 
@@ -120,3 +121,33 @@ def test_compute_time_is_told_apart_from_step_time() -> None:
     totals = metrics.totals
     assert (totals.compute_seconds_total, totals.step_seconds_total) == (0.25, 1.0)
     assert totals.n_decode_total == 0  # nothing was computed in a step without rows
+
+
+class PairReader:
+    """Lets text go two characters at a time, and not its dashes."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def read(self, text: str) -> tuple[Part, ...]:
+        self._held += text.replace("-", "")
+        size = len(self._held) // 2 * 2
+        pairs, self._held = self._held[:size], self._held[size:]
+        return tuple(Part(PartKind.CONTENT, pairs[i : i + 2]) for i in range(0, size, 2))
+
+    def finish(self) -> tuple[Part, ...]:
+        return (Part(PartKind.CONTENT, self._held),)
+
+
+def test_what_a_reader_holds_back_comes_at_the_end() -> None:
+    events: list[Event] = []
+    stream = stream_into(events)
+    stream.reader = PairReader()
+    for token in (0, 1, 2, 3, 4):  # "abcde", the first four in one step
+        stream.draw(Sampled(token), LETTERS)
+        if token >= 3:
+            stream.send()
+    stream.note(change(ChangeKind.FINISHED, reason=FinishReason.LENGTH), 1.0)
+    stream.send()
+    assert events[:2] == [said("abcd"), said("e")]
+    assert isinstance(events[2], Finished)

@@ -18,7 +18,6 @@ from kvalet.errors import ContextExceeded, EngineFatal, KvaletError, Overloaded,
 from kvalet.model.chat_template import ChatTemplate
 from kvalet.model.tokenizer import Tokenizer
 from kvalet.runtime.messages import (
-    Delta,
     Event,
     Failed,
     Finished,
@@ -31,6 +30,7 @@ from kvalet.runtime.messages import (
 )
 from kvalet.runtime.service import Service
 from kvalet.server.model import ServedModel
+from tests.builders import said
 from tests.server.fake_slots import make_snapshot, state_of, view_of
 
 BOS, EOS = 256, 257
@@ -127,20 +127,20 @@ def says(text: str, reason: FinishReason = FinishReason.EOS, word: str = "") -> 
 
     def script(request: Request) -> Iterator[Sequence[Event]]:
         limit = request.max_new_tokens
-        said = text if limit is None else text[:limit]
+        whole = text if limit is None else text[:limit]
         reports = request.sampling.logprobs or request.sampling.num_probs > 0
-        for char in said:
+        for char in whole:
             tokens = tuple(info_of(byte, request) for byte in char.encode())
-            yield [Delta(char, tokens if reports else ())]
-        ended = FinishReason.LENGTH if len(said) == limit else reason
-        yield [finished(request, len(said), ended, word)]
+            yield [said(char, *(tokens if reports else ()))]
+        ended = FinishReason.LENGTH if len(whole) == limit else reason
+        yield [finished(request, len(whole), ended, word)]
 
     return script
 
 
 def endless(request: Request) -> Iterator[Sequence[Event]]:
     for _ in itertools.count():
-        yield [Delta("on ", ())]
+        yield [said("on ")]
 
 
 def silent(request: Request) -> Iterator[Sequence[Event]]:

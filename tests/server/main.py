@@ -14,10 +14,11 @@ from typing_extensions import override
 
 from kvalet.core.plan import SeqId
 from kvalet.core.request import Request
-from kvalet.runtime.messages import Delta, Event, Sink, SlotState, Snapshot
+from kvalet.runtime.messages import Event, Sink, SlotState, Snapshot
 from kvalet.server.model import ServedModel
 from kvalet.server.run import run
 from kvalet.server.state import ServerSettings
+from tests.builders import said
 from tests.server.fakes import FakeService, endless, finished, make_model, plays
 
 
@@ -83,7 +84,7 @@ SERVICES: Mapping[str, Callable[[], FakeService]] = {
     "well": lambda: FakeService(script=endless),
     "patient": PatientService,
     "threadless": FakeService,
-    "flood": lambda: FakeService(script=plays(*[[Delta("x" * 10_000, ())]] * 2000)),
+    "flood": lambda: FakeService(script=plays(*[[said("x" * 10_000)]] * 2000)),
     "hanging": lambda: HangingService(script=endless),
     "dying": lambda: DyingService(script=endless),
     "loading": load_for_ever,

@@ -12,7 +12,8 @@ import pytest
 from kvalet.core.plan import FinishReason
 from kvalet.core.request import Request
 from kvalet.errors import Overloaded
-from kvalet.runtime.messages import Delta, Event, Preempted, Resumed
+from kvalet.runtime.messages import Event, Preempted, Resumed
+from tests.builders import said
 from tests.server.edge import LiveEdge, live_edge, wait_until
 from tests.server.fakes import Script, by_choice, by_prompt, endless, plays, says, silent
 
@@ -71,7 +72,7 @@ def test_one_who_leaves_touches_nobody_else(live: LiveEdge) -> None:
 
 
 def test_a_client_that_does_not_read_holds_up_nobody(live: LiveEdge) -> None:
-    live.says(plays(*[[Delta("x" * 10_000, ())]] * 400))
+    live.says(plays(*[[said("x" * 10_000)]] * 400))
     with request(live, {"prompt": "slow", "stream": True}):
         wait_until(lambda: live.service.num_live == 0)  # all of it was generated meanwhile
         live.says(says("quick"))

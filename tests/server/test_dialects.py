@@ -16,6 +16,7 @@ from kvalet.server.dialects.error import ErrorReport
 from kvalet.server.dialects.framing import Framing
 from kvalet.server.model import ServedModel
 from kvalet.server.state import AppState, ServerSettings
+from tests.builders import said
 from tests.server.edge import Edge, parse_events
 from tests.server.fakes import FakeService, finished, make_model, plays, says
 
@@ -40,7 +41,7 @@ class LinesAnswer:
         return line("begin")
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        return line({"says": delta.text})
+        return line({"says": delta.content})
 
     def close(self, index: int, finished: Finished) -> bytes:
         return line({"done": finished.num_tokens})
@@ -52,7 +53,7 @@ class LinesAnswer:
         return line({"wrong": report.message})
 
     def whole(self, choices: Sequence[Choice]) -> object:
-        return [choice.text for choice in choices]
+        return [choice.content for choice in choices]
 
 
 class Lines:
@@ -79,7 +80,7 @@ def speaking(service: FakeService, **settings: object) -> Edge:
 
 def test_a_dialect_brings_its_own_framing() -> None:
     silence = [()] * 300  # long enough for pings, if there were any
-    parked = plays([Preempted()], *silence, [Resumed()], [Delta("hi", ())], [ended(2)])
+    parked = plays([Preempted()], *silence, [Resumed()], [said("hi")], [ended(2)])
     edge = speaking(FakeService(script=parked))
     response = edge.post("/lines", {"ask": "x", "live": True})
     assert response.headers["content-type"] == "application/x-ndjson"
@@ -111,7 +112,7 @@ def test_an_error_of_a_foreign_dialect_comes_before_or_in_the_stream() -> None:
     edge = speaking(FakeService(script=plays([Failed(RequestError("no", "ask"))])))
     refused = edge.post("/lines", {"ask": "x", "live": True})
     assert (refused.status_code, refused.json()) == (400, {"wrong": "no", "at": "ask"})
-    edge.service.script = plays([Delta("a", ())], [Failed(EngineError("lost"))])
+    edge.service.script = plays([said("a")], [Failed(EngineError("lost"))])
     cut = edge.post("/lines", {"ask": "x", "live": True})
     assert cut.content == b'"begin"\n{"says":"a"}\n{"wrong":"lost"}\n'
     edge.close()
@@ -133,7 +134,7 @@ def test_every_dialect_tells_an_error_before_and_after_the_first_byte(
         edge.service.script = plays([Failed(EngineError("lost"))])
         early = edge.post(path, {**asking(dialect), "stream": stream})
         assert (early.status_code, early.json()) == (500, {"error": told})
-        edge.service.script = plays([Delta("a", ())], [Failed(EngineError("lost"))])
+        edge.service.script = plays([said("a")], [Failed(EngineError("lost"))])
         late = edge.post(path, {**asking(dialect), "stream": stream})
         error = parse_events(late.text)[-1] if stream else late.json()
         assert (late.status_code, error) == (200 if stream else 500, {"error": told})

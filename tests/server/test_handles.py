@@ -7,7 +7,8 @@ import pytest
 
 from kvalet.core.plan import FinishReason
 from kvalet.core.request import Request
-from kvalet.runtime.messages import Delta, Event
+from kvalet.runtime.messages import Event
+from tests.builders import said
 from tests.server.edge import Edge
 from tests.server.fakes import by_choice, finished, says
 
@@ -56,7 +57,7 @@ def test_a_prompt_counts_once_in_usage(edge: Edge, stream: bool) -> None:
     def script(generation: Request) -> Iterator[Sequence[Event]]:
         last = finished(generation, generation.index + 1)
         timings = replace(last.timings, cache_n=cached[generation.index])
-        return iter([[Delta("x", ())], [replace(last, timings=timings)]])
+        return iter([[said("x")], [replace(last, timings=timings)]])
 
     edge.service.script = script
     body = {"prompt": ["ab", "c"], "n": 3}

@@ -12,6 +12,7 @@ from kvalet.errors import EngineError
 from kvalet.runtime.messages import Delta, Event, Failed, Preempted, Resumed
 from kvalet.server.notices import KEEPALIVE_S, Cadence, Notices
 from kvalet.server.state import ServerSettings
+from tests.builders import said
 from tests.server.edge import LiveEdge, live_edge, raw_request, wait_until
 from tests.server.fakes import by_choice, finished, info_of, plays, says, silent
 
@@ -122,7 +123,7 @@ class Puppet:
 
     def says(self, char: str) -> Delta:
         assert self.generation is not None
-        return Delta(char, (info_of(ord(char), self.generation),))
+        return said(char, info_of(ord(char), self.generation))
 
     def ends(self) -> Event:
         assert self.generation is not None
@@ -192,7 +193,7 @@ def test_keepalives_come_every_so_often(live: LiveEdge) -> None:
 
 
 def test_nothing_is_resumed_after_the_end(live: LiveEdge) -> None:
-    live.says(plays([Delta("a", ()), Preempted()], [Failed(EngineError("it broke"))]))
+    live.says(plays([said("a"), Preempted()], [Failed(EngineError("it broke"))]))
     with raw_request(live.url, "/v1/completions", {"prompt": "x", "stream": True}) as stream:
         whole = stream.read_to_end()
     assert whole.count(PARKED) == 1

@@ -4,7 +4,8 @@ import pytest
 
 from kvalet.core.request import Request
 from kvalet.errors import EngineError
-from kvalet.runtime.messages import Delta, Failed, Preempted, Resumed
+from kvalet.runtime.messages import Failed, Preempted, Resumed
+from tests.builders import said
 from tests.server.edge import Edge
 from tests.server.fakes import FakeService, by_prompt, finished, plays, silent
 
@@ -17,9 +18,9 @@ GENERATION_ENDS = finished(Request("r", (1, 2), 1, sampling=None), 1)  # type: i
 def test_a_pause_is_a_comment_where_it_happened(edge: Edge, path: str) -> None:
     edge.service.script = plays(
         [Preempted()],
-        [Resumed(), Delta("a", ())],
-        [Delta("b", ()), Preempted()],
-        [Resumed(), Delta("c", ()), GENERATION_ENDS],
+        [Resumed(), said("a")],
+        [said("b"), Preempted()],
+        [Resumed(), said("c"), GENERATION_ENDS],
     )
     events = edge.stream(path, BODY)
     kinds = [event if event in (": preempted", ": resumed") else "data" for event in events]
@@ -36,8 +37,8 @@ def test_a_pause_is_a_comment_where_it_happened(edge: Edge, path: str) -> None:
 
 
 def test_notices_of_several_prompts_keep_apart(edge: Edge) -> None:
-    quiet = plays([Delta("a", ())], [], [], [], [GENERATION_ENDS])
-    parked = plays([Preempted()], [Resumed(), Delta("b", ()), GENERATION_ENDS])
+    quiet = plays([said("a")], [], [], [], [GENERATION_ENDS])
+    parked = plays([Preempted()], [Resumed(), said("b"), GENERATION_ENDS])
     edge.service.script = by_prompt(q=quiet, p=parked)
     events = edge.stream("/v1/completions", {"prompt": ["q", "p"]})
     comments = [event for event in events if isinstance(event, str)]
@@ -45,13 +46,13 @@ def test_notices_of_several_prompts_keep_apart(edge: Edge) -> None:
 
 
 def test_a_whole_answer_does_not_mind_a_pause(edge: Edge) -> None:
-    edge.service.script = plays([Preempted()], [Resumed(), Delta("a", ()), GENERATION_ENDS])
+    edge.service.script = plays([Preempted()], [Resumed(), said("a"), GENERATION_ENDS])
     assert edge.answer("/v1/completions", BODY)["choices"][0]["text"] == "a"
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_failure_after_the_first_byte_is_an_event(edge: Edge, path: str) -> None:
-    edge.service.script = plays([Delta("a", ())], [Failed(EngineError("it broke"))])
+    edge.service.script = plays([said("a")], [Failed(EngineError("it broke"))])
     *_, last = edge.stream(path, BODY)
     assert last["error"]["message"] == "it broke"
     assert last["error"]["type"] == "server_error"
@@ -66,7 +67,7 @@ def test_a_failure_before_the_first_byte_is_a_status(edge: Edge, stream: bool) -
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_one_sequence_failing_ends_its_family(edge: Edge, stream: bool) -> None:
-    broken = plays([Delta("a", ())], [Failed(EngineError("it broke"))])
+    broken = plays([said("a")], [Failed(EngineError("it broke"))])
     edge.service.script = by_prompt(b=broken, s=silent)
     body = {"prompt": ["b", "s"], "stream": stream}
     response = edge.post("/v1/completions", body)
@@ -78,7 +79,7 @@ def test_one_sequence_failing_ends_its_family(edge: Edge, stream: bool) -> None:
 
 def test_events_of_one_step_go_out_together() -> None:
     edge = Edge(FakeService(step_s=0.001))
-    edge.service.script = plays([Delta("a", ()), Delta("b", ()), GENERATION_ENDS])
+    edge.service.script = plays([said("a"), said("b"), GENERATION_ENDS])
     texts = [event["choices"][0]["text"] for event in edge.stream("/v1/completions", BODY)[:-1]]
     assert texts == ["a", "b", ""]
     edge.close()

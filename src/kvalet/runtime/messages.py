@@ -5,9 +5,10 @@ once per step with everything that step produced for it, and never again after a
 (`Finished` or `Failed`). A sink is called on the engine thread: it hands over and returns.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from enum import Enum
+from typing import NamedTuple, TypeAlias
 
 from kvalet.core.plan import FinishReason
 from kvalet.core.request import SamplingParams
@@ -22,13 +23,32 @@ class TokenInfo:
     top: tuple[tuple[int, float], ...]
 
 
+class PartKind(Enum):
+    """What a piece of a generated text is to its reader."""
+
+    CONTENT = "content"
+
+
+class Part(NamedTuple):
+    kind: PartKind
+    text: str
+
+
+def content_of(parts: Iterable[Part]) -> str:
+    return "".join([part.text for part in parts if part.kind is PartKind.CONTENT])
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
     """Text that is now certain: no part of a stop string, no half of a UTF-8 character. `tokens`
-    are the ones whose text this is; empty text is sent only when tokens are reported."""
+    are the ones whose text this is; there are no parts only when tokens are reported."""
 
-    text: str
+    parts: tuple[Part, ...]
     tokens: tuple[TokenInfo, ...]
+
+    @property
+    def content(self) -> str:
+        return content_of(self.parts)
 
 
 @dataclass(frozen=True, slots=True)

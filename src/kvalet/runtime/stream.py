@@ -20,12 +20,14 @@ from kvalet.runtime.messages import (
     Event,
     Failed,
     Finished,
+    Part,
     Preempted,
     Resumed,
     Sink,
     Timings,
     TokenInfo,
 )
+from kvalet.runtime.parts import ContentReader, PartReader, joined
 from kvalet.runtime.stopwatch import Stopwatch
 from kvalet.runtime.text import Piece, TextStream
 
@@ -45,16 +47,19 @@ class Stream:
     seq: Sequence
     sink: Sink
     text: TextStream
+    reader: PartReader
     stopwatch: Stopwatch
     is_over: bool = False  # the last event is final
     _is_away: bool = False  # told `Preempted` and not `Resumed` yet
-    _piece: Piece | None = None  # of this step, until it is known what comes before it
+    _parts: list[Part] = field(default_factory=list[Part])  # of this step, until it is known
+    _tokens: list[TokenInfo] = field(default_factory=list[TokenInfo])  # what comes before them
     _events: list[Event] = field(default_factory=list[Event])
 
     @classmethod
     def of(cls, seq_id: SeqId, request: Request, sink: Sink, now: float) -> Self:
         """`now`: when its client asked for it, in seconds."""
-        return cls(Sequence(seq_id, request), sink, TextStream(request.stop), Stopwatch(now))
+        seq, text = Sequence(seq_id, request), TextStream(request.stop)
+        return cls(seq, sink, text, ContentReader(), Stopwatch(now))
 
     def draw(self, sampled: Sampled, vocabulary: Vocabulary) -> FinishReason | None:
         """Take a token of this step; says whether it ends the sequence. EOS has no text."""
@@ -64,9 +69,7 @@ class Stream:
         info = None
         if request.sampling.logprobs or request.sampling.num_probs:
             info = TokenInfo(sampled.token, sampled.logprob, sampled.top)
-        text, tokens = self._piece or Piece("", ())
-        new = self.text.feed(vocabulary.token_bytes(sampled.token), info)
-        self._piece = Piece(text + new.text, tokens + new.tokens)
+        self._take(self.text.feed(vocabulary.token_bytes(sampled.token), info))
         return FinishReason.STOP_STRING if self.text.stopped_by else None
 
     def note(self, change: Change, now: float) -> None:
@@ -118,16 +121,19 @@ class Stream:
         self._events.append(event)
 
     def _flush(self) -> None:
-        if self._piece is not None:
-            if any(self._piece):
-                self._events.append(Delta(*self._piece))
-            self._piece = None
+        if self._parts or self._tokens:
+            self._events.append(Delta(joined(self._parts), tuple(self._tokens)))
+            self._parts.clear()
+            self._tokens.clear()
+
+    def _take(self, piece: Piece) -> None:
+        self._parts += self.reader.read(piece.text)
+        self._tokens += piece.tokens
 
     def _finish(self, reason: FinishReason | None, now: float) -> None:
         self.stopwatch.stop(now)
-        text, tokens = self._piece or Piece("", ())
-        last = self.text.finish()
-        self._piece = Piece(text + last.text, tokens + last.tokens)
+        self._take(self.text.finish())
+        self._parts += self.reader.finish()
         self._say(self._finished(reason or FinishReason.LENGTH, now))
         self.is_over = True
 

@@ -11,7 +11,16 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
-from kvalet.runtime.messages import Delta, Event, Failed, Finished, Preempted, Resumed, TokenInfo
+from kvalet.runtime.messages import (
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Part,
+    Preempted,
+    Resumed,
+    TokenInfo,
+)
 from kvalet.server.dialects.dialect import Answer, Choice
 from kvalet.server.errors import Tell, report_of
 from kvalet.server.handle import Arrival, ClientGone, RequestHandle
@@ -112,14 +121,14 @@ async def whole_reply(handle: RequestHandle, answer: Answer, receive: Receive) -
 
 
 async def _collect(handle: RequestHandle) -> list[Choice]:
-    texts = [list[str]() for _ in range(handle.num_sequences)]
+    parts = [list[Part]() for _ in range(handle.num_sequences)]
     tokens = [list[TokenInfo]() for _ in range(handle.num_sequences)]
     finished: dict[int, Finished] = {}
     while len(finished) < handle.num_sequences:
         for index, event in await handle.take():
             match event:
                 case Delta():
-                    texts[index].append(event.text)
+                    parts[index] += event.parts
                     tokens[index] += event.tokens
                 case Finished():
                     finished[index] = event
@@ -128,6 +137,6 @@ async def _collect(handle: RequestHandle) -> list[Choice]:
                 case Preempted() | Resumed():
                     pass
     return [
-        Choice(finished[index], "".join(texts[index]), tokens[index])
+        Choice(finished[index], parts[index], tokens[index])
         for index in range(handle.num_sequences)
     ]

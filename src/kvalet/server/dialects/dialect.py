@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvalet.core.request import Request
-from kvalet.runtime.messages import Delta, Finished, TokenInfo
+from kvalet.runtime.messages import Delta, Finished, Part, TokenInfo, content_of
 from kvalet.server.dialects.body import Body
 from kvalet.server.dialects.error import ErrorReport
 from kvalet.server.dialects.framing import Framing
@@ -28,8 +28,12 @@ class Choice:
     """Everything that one sequence said."""
 
     finished: Finished
-    text: str = ""
+    parts: list[Part] = field(default_factory=list[Part])
     tokens: list[TokenInfo] = field(default_factory=list[TokenInfo])
+
+    @property
+    def content(self) -> str:
+        return content_of(self.parts)
 
 
 class Answer(Protocol):

@@ -109,10 +109,10 @@ class LlamaAnswer:
 
     def delta(self, index: int, delta: Delta) -> bytes:
         self._num_sent[index] += len(delta.tokens)
-        self._new_line[index] |= "\n" in delta.text
+        self._new_line[index] |= "\n" in delta.content
         body = {
             "index": index,
-            "content": delta.text,
+            "content": delta.content,
             "tokens": [info.token for info in delta.tokens],
             "stop": False,
             "tokens_predicted": self._num_sent[index],
@@ -133,7 +133,7 @@ class LlamaAnswer:
         """One object, or a list of them where several were asked for."""
         bodies = [
             {
-                **self._final(index, choice, "\n" in choice.text),
+                **self._final(index, choice, "\n" in choice.content),
                 **self._probs(index, choice.tokens),
             }
             for index, choice in enumerate(choices)
@@ -145,7 +145,7 @@ class LlamaAnswer:
         tokens = choice.tokens if self._return_tokens else []
         return {
             "index": index,
-            "content": choice.text,
+            "content": choice.content,
             "tokens": [info.token for info in tokens],
             "id_slot": finished.slot,
             "stop": True,

@@ -58,7 +58,7 @@ class OpenAIAnswer(ABC):
         return b""
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        choice = self._choice(index, self.piece(delta.text), delta.tokens, None)
+        choice = self._choice(index, self.piece(delta.content), delta.tokens, None)
         return self.opening(index) + sse_event({**self._chunk, "choices": [choice]})
 
     def close(self, index: int, finished: Finished) -> bytes:
@@ -80,7 +80,7 @@ class OpenAIAnswer(ABC):
         results = [choice.finished for choice in choices]
         bodies = [
             self._choice(
-                index, self.message(choice.text), choice.tokens, finish_reason(choice.finished)
+                index, self.message(choice.content), choice.tokens, finish_reason(choice.finished)
             )
             for index, choice in enumerate(choices)
         ]

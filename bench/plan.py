@@ -1,4 +1,4 @@
-"""What deciding costs: plan and commit of a step in which everybody decodes, pressure absent.
+"""What deciding costs: plan and commit of a step in which every sequence decodes, pressure absent.
 
     PYTHONPATH=. python bench/plan.py
 
@@ -6,25 +6,24 @@ No model: the engine is the fake one with its arithmetic left out. The last line
 """
 
 import json
-import statistics
 import time
 
 from tests.builders import make_scheduler, make_seq
 
+from kvalet.bench.figures import Figures, percentiles
+from kvalet.bench.report import circumstances, markdown, spread
 from kvalet.core.plan import PAGE_CELLS, Sampled, StepOutcome
 
-NUM_STEPS = 300
-WARM_UP = 60
+NUM_STEPS, WARM_UP = 300, 60
 PAGES_EACH = 40
 
 
-def plan_and_commit_ms(num_seqs: int) -> list[float]:
-    """Milliseconds of each step, after a warm-up."""
+def plan_and_commit(num_seqs: int) -> Figures:
     num_pages = num_seqs * PAGES_EACH
     scheduler = make_scheduler(num_pages, num_seqs, n_ctx=PAGES_EACH * PAGE_CELLS)
     for seq_id in range(num_seqs):
         scheduler.add(make_seq(seq_id, 200 + seq_id, 800))
-    times: list[float] = []
+    seconds: list[float] = []
     for step in range(NUM_STEPS):
         start = time.perf_counter()
         plan = scheduler.plan(float(step))
@@ -34,18 +33,15 @@ def plan_and_commit_ms(num_seqs: int) -> list[float]:
         ready = time.perf_counter()
         scheduler.commit(plan, outcome)
         scheduler.take_changes()
-        times.append((planned - start + time.perf_counter() - ready) * 1e3)
-    return times[WARM_UP:]
+        seconds.append(planned - start + time.perf_counter() - ready)
+    return percentiles("plan and commit", seconds[WARM_UP:], 50, 95)
 
 
 def main() -> None:
-    medians = {}
-    print("sequences  median ms  p95 ms")
-    for num_seqs in (1, 4, 16, 64):
-        times = sorted(plan_and_commit_ms(num_seqs))
-        medians[num_seqs] = round(statistics.median(times), 4)
-        print(f"{num_seqs:9}  {medians[num_seqs]:9.3f}  {times[int(0.95 * len(times))]:6.3f}")
-    print(json.dumps({"plan_and_commit_median_ms": medians}))
+    found = {count: plan_and_commit(count) for count in (1, 4, 16, 64)}
+    rows = ([str(count), *(spread([ms]) for ms in of.values())] for count, of in found.items())
+    print(*markdown(["sequences", *found[1]], rows), "", sep="\n")
+    print(json.dumps({**circumstances(), "sequences": found}))
 
 
 if __name__ == "__main__":

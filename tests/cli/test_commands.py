@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvalet import __version__
-from kvalet.cli import main
 from kvalet.cli.config import ServeConfig, knobs, load, settings
+from kvalet.cli.run import run
 from kvalet.core.config import SlotConfig
 from kvalet.errors import ConfigError
 from kvalet.settings import values_of
@@ -16,7 +16,7 @@ from kvalet.settings import values_of
 
 def _failure(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     """The one line that a command which cannot work prints."""
-    assert main(args) == 2
+    assert run(args) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("kvalet: ")
@@ -73,8 +73,21 @@ def test_knobs_are_announced_only_when_set() -> None:
     ("args", "part"),
     [
         (["serve", "--parallel"], "expected one argument"),
-        (["serve", "--prallel", "4"], "unrecognized arguments: --prallel"),
-        (["serve", "--para", "4"], "unrecognized arguments: --para"),
+        (["serve", "--prallel", "4"], "unknown flag --prallel; did you mean --parallel?"),
+        (["serve", "--para", "4"], "unknown flag --para; did you mean --parallel?"),
+        (["serve", "--no-preemt"], "unknown flag --no-preemt; did you mean --no-preempt?"),
+        (["serve", "-port=80"], "unknown flag -port; did you mean --port?"),
+        (["serve", "-ngl", "99"], "unknown flag -ngl (see kvalet serve --help)"),
+        (["serve", "-hi"], "unknown flag -hi (see kvalet serve --help)"),
+        (["serve", "-hf", "x"], "-hf is not supported yet: name a file with -m, or fetch a model"),
+        (["serve", "--hf-repo", "x"], "--hf-repo is not supported yet"),
+        (["--verison"], "unknown flag --verison; did you mean --version?"),
+        (["bench", "exact", "--tokns", "3"], "unknown flag --tokns; did you mean --tokens?"),
+        (["pull", "--hel"], "unknown flag --hel; did you mean --help?"),
+        (["serve", "--preempt-ram", "-1", "-c", "none"], "-c/--ctx-size: expected an integer"),
+        (["serve", "-c2048", "-t", "none"], "-t/--threads: expected an integer"),
+        (["serve", "--alias=-x", "-t", "none"], "-t/--threads: expected an integer"),
+        (["serve", "model.gguf"], "unrecognized arguments: model.gguf"),
         (["serve", "--parallel", "none"], "-np/--parallel"),
         (["sreve"], "invalid choice: 'sreve'"),
         ([], "COMMAND"),
@@ -102,9 +115,9 @@ def test_a_file_that_is_no_model_is_one_line(
 def test_version_starts_without_the_heavy_parts() -> None:
     heavy = "{'fastapi', 'ggml', 'numpy', 'rich', 'tokenizers', 'uvicorn', 'httpx'}"
     code = (
-        "import sys\nfrom kvalet.cli import main\n"
-        "try: main(['--version'])\n"
-        f"except SystemExit: print(sorted({heavy} & set(sys.modules)))"
+        "import sys\nfrom kvalet.cli.run import run\n"
+        "run(['--version'])\n"
+        f"print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import kvalet.sim
-from kvalet.cli import main
+from kvalet.cli.run import run
 from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
 from kvalet.sim.calibration import StepRecord
 from kvalet.sim.costs import CostModel
@@ -23,14 +23,14 @@ PNG = b"\x89PNG\r\n"
 
 
 def _output(capsys: pytest.CaptureFixture[str], args: Sequence[str]) -> str:
-    assert main(args) == 0
+    assert run(args) == 0
     out, err = capsys.readouterr()
     assert err == ""
     return out
 
 
 def _complaint(capsys: pytest.CaptureFixture[str], *args: str) -> str:
-    assert main(args) == 2
+    assert run(args) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -149,7 +149,7 @@ def test_costs_are_fitted_and_used(capsys: pytest.CaptureFixture[str], tmp_path:
         (("--calibrate", "no.jsonl", "--costs", "x.json"), "no.jsonl"),
         (("--plot", "x.bmp"), "x.bmp: the name of a picture ends in one of"),
         (("--plot", "none/x.png"), "there is no folder none"),
-        (("--chat", "4"), "unrecognized arguments: --chat"),
+        (("--chat", "4"), "unknown flag --chat; did you mean --chats?"),
     ],
 )
 def test_what_cannot_be_honoured_is_named(

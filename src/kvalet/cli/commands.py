@@ -7,29 +7,21 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
-
-from typing_extensions import override
 
 from kvalet import __version__
 from kvalet.bench.command import add_benchmarks
 from kvalet.cli import config
-from kvalet.errors import ConfigError, RequestError
+from kvalet.cli.parser import Parser
+from kvalet.errors import RequestError
 from kvalet.sim import options
 
 
-class _Parser(argparse.ArgumentParser):
-    @override
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (see {self.prog} --help)")
-
-
 def parser() -> argparse.ArgumentParser:
-    top = _Parser("kvalet", description="An LLM server that never drops a conversation.")
+    top = Parser("kvalet", description="An LLM server that never drops a conversation.")
     top.add_argument("--version", action="version", version=f"kvalet {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    serve = commands.add_parser("serve", help="serve a model over HTTP", allow_abbrev=False)
+    serve = commands.add_parser("serve", help="serve a model over HTTP")
     config.add_flags(serve)
     serve.set_defaults(command=_serve)
 
@@ -49,7 +41,6 @@ def parser() -> argparse.ArgumentParser:
     simulate = commands.add_parser(
         "simulate",
         help="compare policies in virtual time: the real scheduler, no model",
-        allow_abbrev=False,
     )
     options.add_flags(simulate)
     simulate.set_defaults(command=_simulate)

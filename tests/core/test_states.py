@@ -1,5 +1,6 @@
 """State files of idle slots: contents, where they go, what a broken one does (behaviour C3)."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ from typing_extensions import override
 
 from kvalet.core.plan import PAGE_CELLS, SlotId, StateLoad, StateSave, StepOutcome, StepPlan
 from kvalet.core.sequence import Sequence, Status
+from kvalet.engine.base import DrawMask
 from kvalet.engine.fake import FakeEngine
 from kvalet.errors import Conflict
 from tests.builders import Run, alone, make_prompt, make_scheduler, make_seq
@@ -59,9 +61,9 @@ class EndlessSaves(FakeEngine):
     """State files that are never done."""
 
     @override
-    def execute(self, plan: StepPlan) -> StepOutcome:
+    def execute(self, plan: StepPlan, masks: Iterable[DrawMask] = ()) -> StepOutcome:
         kept = tuple(t for t in plan.transfers if not isinstance(t, StateSave))
-        return super().execute(replace(plan, transfers=kept))
+        return super().execute(replace(plan, transfers=kept), masks)
 
 
 def test_nobody_waits_for_the_pages_that_a_save_holds() -> None:

@@ -22,7 +22,7 @@ from kvalet.core.plan import (
     pages_for,
 )
 from kvalet.core.request import SamplingParams
-from kvalet.engine.base import Engine
+from kvalet.engine.base import DrawMask, Engine
 
 NUM_PAGES = 24
 GREEDY = SamplingParams(temperature=0.0)
@@ -39,15 +39,15 @@ class Steps:
     landed: list[TransferId] = field(default_factory=list[TransferId])
     failed: dict[TransferId, Fault] = field(default_factory=dict[TransferId, Fault])
 
-    def run(self, plan: StepPlan) -> StepOutcome:
+    def run(self, plan: StepPlan, masks: Iterable[DrawMask] = ()) -> StepOutcome:
         self.count += 1
-        outcome = self.engine.execute(replace(plan, step=self.count))
+        outcome = self.engine.execute(replace(plan, step=self.count), masks)
         self.landed += outcome.landed
         self.failed.update(outcome.failed_transfers)
         return outcome
 
-    def __call__(self, *grants: Grant) -> StepOutcome:
-        return self.run(StepPlan(0, grants=grants))
+    def __call__(self, *grants: Grant, masks: Iterable[DrawMask] = ()) -> StepOutcome:
+        return self.run(StepPlan(0, grants=grants), masks)
 
     def transfer(
         self,

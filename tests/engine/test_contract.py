@@ -1,5 +1,6 @@
 """What every engine promises (`engine/base.py`), on the fake one and the real one."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from kvalet.core.plan import (
     StepPlan,
 )
 from kvalet.core.request import SamplingParams
-from kvalet.engine.base import Engine
+from kvalet.engine.base import DrawMask, Engine
 from kvalet.errors import EngineError
 from tests.engine.contract import GREEDY, PROMPT, Steps, generate, grant, last_row, table
 
@@ -117,6 +118,51 @@ def test_a_draw_is_keyed_by_seed_and_index(engine: Engine, index: int, seed: int
 
     assert drawn(0, 0) == drawn(0, 0)
     assert drawn(0, 0) != drawn(seed, index)
+
+
+def mask_of(engine: Engine, allowed: Iterable[int], seq_id: int = 1, index: int = 0) -> DrawMask:
+    bits = bytearray(-(-engine.info.num_vocab // 8))
+    for token in allowed:
+        bits[token // 8] |= 1 << token % 8
+    return DrawMask(SeqId(seq_id), index, bytes(bits))
+
+
+WARM = SamplingParams(temperature=5.0, top_k=0, top_p=1.0, min_p=0.0, seed=3)
+
+
+@pytest.mark.parametrize("params", [GREEDY, WARM])
+def test_a_mask_leaves_nothing_else_to_draw(engine: Engine, params: SamplingParams) -> None:
+    step = Steps(engine)
+    step(grant(PROMPT[:74], table(0, 1, 2)))
+    last = replace(last_row(table(0, 1, 2)), draws=(Draw(params, 0),))
+    for token in (0, 7, 8, engine.info.num_vocab - 1):
+        assert step(last, masks=[mask_of(engine, [token])]).sampled[SeqId(1)][0].token == token
+    free = step(last).sampled[SeqId(1)][0].token
+    everything = mask_of(engine, range(engine.info.num_vocab))
+    assert step(last, masks=[everything]).sampled[SeqId(1)][0].token == free
+    others = mask_of(engine, {*range(engine.info.num_vocab)} - {free})
+    assert step(last, masks=[others]).sampled[SeqId(1)][0].token != free
+
+
+def test_a_mask_is_its_own_draw_s(engine: Engine) -> None:
+    step = Steps(engine)
+    expected = generate(step, table(0, 1, 2), count=3)
+    step(grant(PROMPT[:74], table(3, 4, 5)))
+    draws = tuple(Draw(GREEDY, index) for index in range(3))
+    rows = replace(grant((PROMPT[74], *expected[:2]), table(3, 4, 5), 74), draws=draws)
+    other = replace(last_row(table(0, 1, 2)), seq_id=SeqId(2))
+    outcome = step(rows, other, masks=[mask_of(engine, [9], index=1)])
+    assert [drawn.token for drawn in outcome.sampled[SeqId(1)]] == [expected[0], 9, expected[2]]
+    assert outcome.sampled[SeqId(2)][0].token == expected[0]
+
+
+def test_a_sequence_that_may_draw_nothing_fails_alone(engine: Engine) -> None:
+    step = Steps(engine)
+    step(grant(PROMPT[:74], table(0, 1, 2)))
+    last = last_row(table(0, 1, 2))
+    outcome = step(last, replace(last, seq_id=SeqId(2)), masks=[mask_of(engine, [])])
+    assert set(outcome.failed) == {SeqId(1)}
+    assert set(outcome.sampled) == {SeqId(2)}
 
 
 def test_more_tokens_than_a_step_takes_are_refused_without_harm(engine: Engine) -> None:

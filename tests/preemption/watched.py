@@ -6,7 +6,7 @@ same fault into either engine. `tamper` may change a plan on its way in.
 
 import ctypes
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from kvalet.core.plan import (
@@ -23,7 +23,7 @@ from kvalet.core.plan import (
     TransferId,
     pages_for,
 )
-from kvalet.engine.base import EngineInfo
+from kvalet.engine.base import DrawMask, EngineInfo
 from kvalet.engine.fake import Faults
 from kvalet.engine.ggml.engine import GgmlEngine
 
@@ -46,7 +46,7 @@ class WatchedEngine:
     def info(self) -> EngineInfo:
         return self.inner.info
 
-    def execute(self, plan: StepPlan) -> StepOutcome:
+    def execute(self, plan: StepPlan, masks: Iterable[DrawMask] = ()) -> StepOutcome:
         self.plans.append(plan)
         error = self.faults.execute(plan)
         if error is not None:
@@ -59,7 +59,7 @@ class WatchedEngine:
             grants=tuple(g for g in tampered.grants if g.seq_id not in not_run),
             transfers=tuple(t for t in plan.transfers if t.transfer_id not in broken),
         )
-        outcome = self.inner.execute(passed)
+        outcome = self.inner.execute(passed, masks)
         failed = dict(outcome.failed) | self._failures(passed)
         sampled = {s: drawn for s, drawn in outcome.sampled.items() if s not in failed}
         self._keep(passed, sampled)

@@ -1,10 +1,10 @@
 """The seam between deciding and computing: what every engine offers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from kvalet.core.plan import StepOutcome, StepPlan
+from kvalet.core.plan import SeqId, StepOutcome, StepPlan
 
 # Of a step that computes: so long copies may go on beside it. On two cores that are both computing
 # every copy is felt, but a smaller share keeps who is parked away for longer than it spares the
@@ -51,21 +51,34 @@ class EngineInfo:
     report: EngineReport = field(default_factory=EngineReport)
 
 
+@dataclass(frozen=True, slots=True)
+class DrawMask:
+    """Which tokens one draw of a plan may give; a draw that has none may give any."""
+
+    seq_id: SeqId
+    index: int  # the draw's
+    allowed: bytes  # a bit for each token of the vocabulary, the lowest of a byte first
+
+
 class Engine(Protocol):
     """Executes plans. Called from one thread; decides nothing and keeps no sequence state.
 
-    A token drawn is a pure function of the tokens in the pages a grant names and of its draw
-    (ADR 0003): not of the other grants, of the split into steps, or of which pages they are.
+    A token drawn is a pure function of the tokens in the pages a grant names, of its draw and of
+    that one's mask (ADR 0003): not of the other grants, of the split into steps, or of which pages
+    they are.
     """
 
     @property
     def info(self) -> EngineInfo: ...
 
-    def execute(self, plan: StepPlan) -> StepOutcome:
-        """Run one step; see `plan.py` for its order. Never raises for what concerns single
-        sequences or transfers (those are reported in the outcome); raises EngineFatal when it
-        cannot go on. Does not wait for transfers: those that have ended since the last call are
-        in the outcome, and calls with empty plans see the rest land."""
+    def execute(self, plan: StepPlan, masks: Iterable[DrawMask] = ()) -> StepOutcome:
+        """Run one step; see `plan.py` for its order. `masks` are taken when there is something to
+        draw from, so they may be made while the rows are computed.
+
+        Never raises for what concerns single sequences or transfers (those are reported in the
+        outcome); raises EngineFatal when it cannot go on. Does not wait for transfers: those that
+        have ended since the last call are in the outcome, and calls with empty plans see the rest
+        land."""
         ...
 
     def close(self) -> None:

@@ -9,8 +9,9 @@ text. A plan that reads what nobody has written is an error. Faults can be injec
 import hashlib
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from kvalet.core.plan import (
     PAGE_CELLS,
@@ -33,21 +34,34 @@ from kvalet.core.plan import (
     TransferId,
 )
 from kvalet.core.request import SamplingParams
-from kvalet.engine.base import EngineInfo, EngineReport
+from kvalet.engine.base import DrawMask, EngineInfo, EngineReport
 from kvalet.errors import EngineError
+
+Masks: TypeAlias = Mapping[tuple[SeqId, int], bytes]
 
 UNUSED = -1  # a cell nobody has written: reading it is an error
 SHIFT_MARK = 1 << 20  # added to a cell per position that it is shifted towards the start
 
 
-def next_token(cells: Sequence[int], params: SamplingParams, index: int, num_vocab: int) -> int:
-    """What this engine draws as generated token `index` after the tokens `cells`."""
+def next_token(
+    cells: Sequence[int],
+    params: SamplingParams,
+    index: int,
+    num_vocab: int,
+    allowed: bytes | None = None,
+) -> int:
+    """What this engine draws as generated token `index` after the tokens `cells`; of `allowed`, as
+    `DrawMask` has them, if that is given."""
     key = (params.seed, params.prompt_index, params.choice, index)
     if params.temperature == 0:
         key = (0, 0, 0, 0)
     packed = struct.pack(f"<4q{len(cells)}q", *key, *cells)
     digest = hashlib.blake2b(packed, digest_size=8).digest()
-    return int.from_bytes(digest, "little") % num_vocab
+    number = int.from_bytes(digest, "little")
+    if allowed is None:
+        return number % num_vocab
+    tokens = [token for token in range(num_vocab) if allowed[token // 8] >> token % 8 & 1]
+    return tokens[number % len(tokens)]
 
 
 @dataclass(slots=True)
@@ -99,7 +113,7 @@ class FakeEngine:
             report=EngineReport(device="fake"),
         )
 
-    def execute(self, plan: StepPlan) -> StepOutcome:
+    def execute(self, plan: StepPlan, masks: Iterable[DrawMask] = ()) -> StepOutcome:
         error = self.faults.execute(plan)
         if error is not None:
             raise error
@@ -113,7 +127,7 @@ class FakeEngine:
             self._pages[copy.dst] = list(self._pages[copy.src])
         for shift in plan.page_shifts:
             self._shift(shift)
-        outcome = self._compute(plan)
+        outcome = self._compute(plan, {(m.seq_id, m.index): m.allowed for m in masks})
         for transfer in plan.transfers:
             queue = self._due if isinstance(transfer, Transfer) else self._files
             queue.append((plan.step + self.transfer_steps, transfer))
@@ -136,7 +150,7 @@ class FakeEngine:
             cells = self._pages[page]
             self._pages[page] = [cell if cell == UNUSED else cell + mark for cell in cells]
 
-    def _compute(self, plan: StepPlan) -> StepOutcome:
+    def _compute(self, plan: StepPlan, masks: Masks) -> StepOutcome:
         not_run = tuple(g.seq_id for g in plan.grants if self.faults.no_room(g))
         failed: dict[SeqId, str] = {}
         sampled: dict[SeqId, tuple[Sampled, ...]] = {}
@@ -147,8 +161,10 @@ class FakeEngine:
             message = self.faults.compute(grant)
             if message is not None:
                 failed[grant.seq_id] = message
+            elif any(not any(masks.get((grant.seq_id, draw.index), b"\1")) for draw in grant.draws):
+                failed[grant.seq_id] = "every token is banned"
             elif grant.draws:
-                sampled[grant.seq_id] = tuple(self._draw(grant))
+                sampled[grant.seq_id] = tuple(self._draw(grant, masks))
         return StepOutcome(sampled=sampled, not_run=not_run, failed=failed)
 
     def _write(self, grant: Grant) -> None:
@@ -156,13 +172,16 @@ class FakeEngine:
             page, cell = divmod(position, PAGE_CELLS)
             self._pages[grant.pages[page]][cell] = token
 
-    def _draw(self, grant: Grant) -> Iterator[Sampled]:
+    def _draw(self, grant: Grant, masks: Masks) -> Iterator[Sampled]:
         end = grant.start + len(grant.tokens)
         cells = self._read(grant.pages, end)
         if UNUSED in cells:
             raise EngineError(f"sequence {grant.seq_id} reads an unused cell")
         for count, draw in enumerate(grant.draws, start=end - len(grant.draws) + 1):
-            yield Sampled(next_token(cells[:count], draw.params, draw.index, self.num_vocab))
+            allowed = masks.get((grant.seq_id, draw.index))
+            yield Sampled(
+                next_token(cells[:count], draw.params, draw.index, self.num_vocab, allowed)
+            )
 
     def _read(self, pages: tuple[PageId, ...], num_cells: int) -> list[int]:
         return [cell for page in pages for cell in self._pages[page]][:num_cells]

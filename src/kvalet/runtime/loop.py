@@ -116,7 +116,7 @@ class EngineLoop:
     def _execute(self, plan: StepPlan) -> StepOutcome:
         """A step that fails as a whole ends the sequences that take part in it, and no others."""
         try:
-            return self._engine.execute(plan)
+            return self._engine.execute(plan, self._outputs.constrain(plan))
         except EngineFatal:
             raise
         except EngineError as error:

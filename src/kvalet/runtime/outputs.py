@@ -1,15 +1,18 @@
 """The streams of all live sequences: between what the engine drew and what clients are told.
 
 A stream is open from the moment its sequence is handed to the scheduler until its final event or
-its cancellation. Knows nothing of policy; a step passes through `begin`, `judge` and `deliver`.
+its cancellation. Knows nothing of policy; a step passes through `begin`, `constrain`,
+`judge` and `deliver`.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from kvalet.core.changes import Change
 from kvalet.core.plan import SeqId, StepOutcome, StepPlan
+from kvalet.engine.base import DrawMask
+from kvalet.runtime.constraint import masks_of
 from kvalet.runtime.metrics import Metrics
 from kvalet.runtime.parks import ParkLog
 from kvalet.runtime.stream import Stream, Vocabulary
@@ -62,6 +65,14 @@ class Outputs:
                 self._metrics.queue.observe(queued_s)
         self._note(changes, now)
         self._parks.begin(plan)
+
+    def constrain(self, plan: StepPlan) -> Iterator[DrawMask]:
+        """What the draws of a step may give, where that is not anything. Each mask is made when it
+        is asked for."""
+        for grant in plan.grants:
+            constraint = self._streams[grant.seq_id].constraint
+            if constraint is not None:
+                yield from masks_of(grant, constraint)
 
     def judge(self, outcome: StepOutcome) -> StepOutcome:
         """Turn drawn tokens into text; returns the outcome with the sequences that end there, and

@@ -15,6 +15,7 @@ from kvalet.core.plan import FinishReason, Sampled, SeqId
 from kvalet.core.request import Request
 from kvalet.core.sequence import Sequence
 from kvalet.errors import EngineError
+from kvalet.runtime.constraint import Constraint
 from kvalet.runtime.messages import (
     Delta,
     Event,
@@ -49,6 +50,7 @@ class Stream:
     text: TextStream
     reader: PartReader
     stopwatch: Stopwatch
+    constraint: Constraint | None = None
     is_over: bool = False  # the last event is final
     _is_away: bool = False  # told `Preempted` and not `Resumed` yet
     _parts: list[Part] = field(default_factory=list[Part])  # of this step, until it is known
@@ -63,6 +65,8 @@ class Stream:
 
     def draw(self, sampled: Sampled, vocabulary: Vocabulary) -> FinishReason | None:
         """Take a token of this step; says whether it ends the sequence. EOS has no text."""
+        if self.constraint is not None:
+            self.constraint.take(sampled.token)
         request = self.seq.request
         if sampled.token in vocabulary.eos_ids and not request.ignore_eos:
             return FinishReason.EOS

@@ -5,10 +5,11 @@ sequence ends when it ends.
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 from kvalet.core.plan import FinishReason, Sampled, SeqId, StepOutcome, StepPlan
 from kvalet.core.work import work_of
-from kvalet.engine.base import PACE_STEPS, EngineInfo
+from kvalet.engine.base import PACE_STEPS, DrawMask, EngineInfo
 from kvalet.sim.copier import VirtualCopier
 from kvalet.sim.costs import CostModel
 
@@ -41,7 +42,7 @@ class CostEngine:
         """The answer of a sequence ends with its token number `num_output`."""
         self._num_outputs[seq_id] = num_output
 
-    def execute(self, plan: StepPlan) -> StepOutcome:
+    def execute(self, plan: StepPlan, masks: Iterable[DrawMask] = ()) -> StepOutcome:
         busy_s = self._copier.busy_s
         self._copier.advance(self.now)  # what was copied since the last step, at its pace
         self._copier.pace(self.now, min(self._recent_s, default=0.0) if plan.grants else None)

@@ -5,13 +5,13 @@ between steps but the bytes of its pages.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvalet.core.plan import Grant, Sampled, SeqId, StepOutcome, StepPlan
-from kvalet.engine.base import PACE_STEPS, EngineInfo, EngineReport, Exactness
+from kvalet.engine.base import PACE_STEPS, DrawMask, EngineInfo, EngineReport, Exactness
 from kvalet.engine.ggml.batch import Limits
 from kvalet.engine.ggml.cache import FactCache
 from kvalet.engine.ggml.fingerprint import fingerprint
@@ -72,7 +72,7 @@ class GgmlEngine:
     def info(self) -> EngineInfo:
         return self._info
 
-    def execute(self, plan: StepPlan) -> StepOutcome:
+    def execute(self, plan: StepPlan, masks: Iterable[DrawMask] = ()) -> StepOutcome:
         """Run one step. Raises EngineError, having computed nothing, for a plan that does not fit
         the engine's limits, or frees or copies a page outside the pool."""
         self._copier.pace(min(self._recent_s, default=0.0) if plan.grants else None)
@@ -83,7 +83,7 @@ class GgmlEngine:
         self._runner.pool.copy(plan.page_copies)
         for shift in plan.page_shifts:
             self._runner.shift(shift)
-        computed = self._compute(plan.grants)
+        computed = self._compute(plan.grants, masks)
         self._copier.start(plan.transfers)
         copied = self._copier.take()
         return StepOutcome(
@@ -101,7 +101,7 @@ class GgmlEngine:
         self._runner.close()
         self._loaded.close()
 
-    def _compute(self, grants: Sequence[Grant]) -> Computed:
+    def _compute(self, grants: Sequence[Grant], masks: Iterable[DrawMask]) -> Computed:
         computed = Computed()
         if not grants:
             return computed
@@ -116,15 +116,16 @@ class GgmlEngine:
         if ran.seconds:
             computed.compute_s = ran.seconds
             self._recent_s.append(ran.seconds)
-        self._draw(ran, computed)
+        self._draw(ran, {(mask.seq_id, mask.index): mask.allowed for mask in masks}, computed)
         return computed
 
-    def _draw(self, ran: Ran, computed: Computed) -> None:
+    def _draw(self, ran: Ran, masks: Mapping[tuple[SeqId, int], bytes], computed: Computed) -> None:
         for logits, (seq_id, draw) in zip(ran.logits, ran.draws, strict=True):
             if seq_id in computed.failed:
                 continue
             try:
-                drawn = sample(self._loaded.library, logits, draw)
+                allowed = masks.get((seq_id, draw.index))
+                drawn = sample(self._loaded.library, logits, draw, allowed)
             except EngineError as error:
                 computed.failed[seq_id] = str(error)
                 computed.sampled.pop(seq_id, None)

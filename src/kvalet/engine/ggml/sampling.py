@@ -22,15 +22,18 @@ Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Indices: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 
 
-def sample(native: NativeLibrary, logits: Row, draw: Draw) -> Sampled:
-    """Draw from f32 `logits` [num_vocab]; they are changed on the way. Raises EngineError where no
-    token can be drawn."""
+def sample(native: NativeLibrary, logits: Row, draw: Draw, allowed: bytes | None = None) -> Sampled:
+    """Draw from f32 `logits` [num_vocab]; they are changed on the way. `allowed` as in `DrawMask`.
+    Raises EngineError where no token can be drawn."""
     if not math.isfinite(logits.max()):  # NaN if any of them is
         raise EngineError("the model computed logits that are not numbers")
     params = draw.params
-    if not (params.logprobs or params.num_probs):
+    reports = params.logprobs or params.num_probs
+    raw = logits.copy() if reports and (_is_adjusted(params) or allowed is not None) else logits
+    if allowed is not None:
+        _forbid(logits, allowed)
+    if not reports:
         return Sampled(_choose(native, logits, draw))
-    raw = logits.copy() if _is_adjusted(params) else logits
     token = _choose(native, logits, draw)
     log_total = native.logsumexp(raw)
     return Sampled(
@@ -72,7 +75,14 @@ def _most_likely(
 
 def _require_candidate(best: np.float32) -> None:
     if best == -np.inf:
-        raise EngineError("the logit bias bans every token")
+        raise EngineError("every token is banned, by the logit bias or by what may come next")
+
+
+def _forbid(logits: Row, allowed: bytes) -> None:
+    bits = np.frombuffer(allowed, np.uint8)
+    if bits.size * 8 < len(logits):
+        raise EngineError(f"a mask of {bits.size * 8} tokens for a vocabulary of {len(logits)}")
+    logits[np.unpackbits(bits, count=len(logits), bitorder="little") == 0] = -np.inf
 
 
 def _is_adjusted(params: SamplingParams) -> bool:

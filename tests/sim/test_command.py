@@ -69,12 +69,31 @@ def test_the_table_shows_what_differs(capsys: pytest.CaptureFixture[str]) -> Non
     assert legend.startswith("±: standard deviation")
 
 
+def test_the_queue_of_the_highest_priority_is_told_where_there_are_several(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    heading = "of the highest priority s"
+    waiting = (*ONE, "--chats", "5", "-np", "2")
+    assert heading not in _output(capsys, waiting)
+    assert heading in _output(capsys, (*waiting, "--priorities", "2"))
+
+
+def test_a_trace_that_is_called_like_a_workload_is_a_trace(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "heavy"
+    path.write_text('{"arrival_s": 0, "prompt_tokens": 40, "output_tokens": 20}\n')
+    out = _output(capsys, ("simulate", "--trace", str(path), "-j", "1"))
+    assert out.startswith("trace heavy, ctx size 2048, parallel 4;")
+    assert "chats" not in out.splitlines()[0]
+
+
 def test_csv_has_a_row_for_each_run(capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(_output(capsys, (*ONE, "--csv")))))
     assert [row["seed"] for row in rows] == ["1", "2"]
     assert all(float(row["makespan_s"]) > 0 for row in rows)
     assert set(LOAD) < set(rows[0])
-    assert len(rows[0]) == len(SETTINGS) + 14
+    assert len(rows[0]) == len(SETTINGS) + 15
 
 
 def test_a_trace_is_played(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -159,6 +159,16 @@ def test_a_replay_is_not_begun_for_a_few_tokens() -> None:
     assert patient.makespan_s < hasty.makespan_s
 
 
+def test_the_lower_priority_is_parked() -> None:
+    """Of two chats that grow out of the pool together, whichever came first."""
+    scenario = changed(SYNCHRONOUS, ctx_size=128)
+    for tiers in ((1, 0), (0, 1)):
+        chats = [replace(request(i, 32, 60), priority=tier) for i, tier in enumerate(tiers)]
+        run = simulate(scenario, tuple(chats), SECOND_A_STEP)
+        parked = [line.priority for line in run.timelines if line.longest_wait_s]
+        assert parked == [0]
+
+
 def test_waste_stays_small() -> None:
     """Parks and copies of a fixed load: correctness cannot see a chat that goes in and out."""
     figures = figures_of(simulate(PRESSED, draw_small("measured"), COSTS))

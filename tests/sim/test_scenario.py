@@ -7,11 +7,11 @@ import pytest
 from kvalet.cli import config
 from kvalet.cli.serve import scheduler_config
 from kvalet.settings import changed, values_of
-from kvalet.sim.scenario import SETTINGS, Scenario
+from kvalet.sim.scenario import DRAWN, SETTINGS, Scenario
 
 PAGE_BYTES = 737_280
 N_CTX = 4096
-OWN = {"workload", "arrivals", "chats", "tokens", "gap", "lookahead"}
+OWN = {*DRAWN, "lookahead"}
 
 
 def test_what_serve_has_too_is_declared_there() -> None:

@@ -1,6 +1,7 @@
 """What a seed draws."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -64,3 +65,11 @@ def test_arrivals() -> None:
     assert poisson[0] == 0.0
     assert poisson == sorted(poisson)
     assert 40 < poisson[-1] < 160  # 78 on average
+
+
+def test_priorities_go_by_turns_and_change_nothing_else() -> None:
+    alike = draw("agents", "poisson", 9, 2.0, LENGTHS, 3)
+    tiers = draw("agents", "poisson", 9, 2.0, LENGTHS, 3, num_priorities=3)
+    assert {request.priority for request in alike} == {0}
+    assert all(request.priority == request.conversation % 3 for request in tiers)
+    assert tuple(replace(request, priority=0) for request in tiers) == alike

@@ -23,6 +23,7 @@ class Figures:
     p95_completion_s: float
     longest_wait_s: float
     longest_queue_s: float
+    top_queue_s: float  # the longest of the highest priority
     parks: int
     cells_copied: int  # out, in and ahead of need
     tokens_recomputed: int
@@ -33,6 +34,7 @@ class Figures:
 
 def figures_of(run: Run) -> Figures:
     counters, timelines = run.counters, run.timelines
+    top = max(timeline.priority for timeline in timelines)
     completions = [timeline.completion_s for timeline in timelines]
     makespan_s = run.end_s - run.start_s
     num_pages = counters.pages_out + counters.pages_in + counters.pages_mirrored
@@ -44,6 +46,7 @@ def figures_of(run: Run) -> Figures:
         p95_completion_s=float(np.percentile(completions, 95, method="inverted_cdf")),
         longest_wait_s=max(timeline.longest_wait_s for timeline in timelines),
         longest_queue_s=max(timeline.queued_s for timeline in timelines),
+        top_queue_s=max(item.queued_s for item in timelines if item.priority == top),
         parks=counters.n_preempt,
         cells_copied=num_pages * PAGE_CELLS,
         tokens_recomputed=counters.n_recompute_tokens,

@@ -30,7 +30,13 @@ class Load:
             return self.trace
         lengths = Lengths(scenario.tokens, scenario.ctx_size)
         return draw(
-            scenario.workload, scenario.arrivals, scenario.chats, scenario.gap, lengths, seed
+            scenario.workload,
+            scenario.arrivals,
+            scenario.chats,
+            scenario.gap,
+            lengths,
+            seed,
+            scenario.priorities,
         )
 
 

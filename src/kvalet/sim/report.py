@@ -24,6 +24,7 @@ COLUMNS = (  # of the table: figure, heading, digits
     ("p95_completion_s", "p95 s", 1),
     ("longest_wait_s", "longest wait s", 1),
     ("longest_queue_s", "longest queue s", 1),
+    ("top_queue_s", "of the highest priority s", 1),
     ("parks", "parks", 1),
     ("cells_copied", "cells copied", 0),
     ("tokens_recomputed", "recomputed", 0),
@@ -74,7 +75,7 @@ def table(cells: Sequence[Cell]) -> Table:
     names = varying(cells)
     for name in names:
         found.add_column(name.replace("_", " "), no_wrap=True)
-    shown = [column for column in COLUMNS if any(any(cell.values(column[0])) for cell in cells)]
+    shown = [column for column in COLUMNS if _says_something(column[0], cells)]
     for name, heading, _ in shown:
         found.add_column(heading, justify="right")
         if name in COMPARED:
@@ -91,6 +92,15 @@ def table(cells: Sequence[Cell]) -> Table:
                 row.append("-" if multiple is None else _with_error(multiple.value, multiple.se, 2))
         found.add_row(*row)
     return found
+
+
+def _says_something(name: str, cells: Sequence[Cell]) -> bool:
+    """It is not 0 everywhere, nor the same as for all priorities."""
+    if name == "top_queue_s" and all(
+        cell.values(name) == cell.values("longest_queue_s") for cell in cells
+    ):
+        return False
+    return any(any(cell.values(name)) for cell in cells)
 
 
 def _with_error(value: float, error: float, digits: int) -> str:

@@ -109,7 +109,7 @@ class Simulation:
                 priority=request.priority,
             )
             seq = Sequence(SeqId(len(self._run.timelines)), wanted)
-            timeline = Timeline(request.conversation, arrival_s)
+            timeline = Timeline(request.conversation, arrival_s, request.priority)
             timeline.enter(Phase.WAITING, arrival_s)
             self._run.timelines.append(timeline)
             self._live[seq.seq_id] = _Live(seq, timeline, request)

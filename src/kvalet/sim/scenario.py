@@ -39,6 +39,13 @@ class Scenario:
     gap: float = setting(
         "--gap SECONDS", "", number(0.001, 1e6), 2.0, "between arrivals, unless together"
     )
+    priorities: int = setting(
+        "--priorities N",
+        "",
+        integer(1, 100),
+        1,
+        "of the chats, by turns: 0, 1, ... up to N - 1; higher is kept longer and enters first",
+    )
     is_trace: bool = False  # `workload` is the name of a file
     ctx_size: int = setting("-c, --ctx-size CELLS", "", integer(64), 2048, "of the pool")
     slots: SlotConfig = field(default_factory=SlotConfig)
@@ -86,5 +93,6 @@ class Scenario:
 SETTINGS: Final = tuple(
     item for item in settings_of(Scenario) if item.flags and item.name != "max_queue"
 )
-DRAWN: Final = ("workload", "arrivals", "chats", "tokens", "gap")  # what a trace says itself
+# What a trace says itself.
+DRAWN: Final = ("workload", "arrivals", "chats", "tokens", "gap", "priorities")
 LOAD: Final = (*DRAWN, "ctx_size", "parallel")

@@ -34,6 +34,7 @@ class Timeline:
 
     conversation: int
     arrival_s: float
+    priority: int = 0
     end_s: float | None = None
     is_complete: bool = False
     num_output: int = 0

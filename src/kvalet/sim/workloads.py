@@ -110,22 +110,29 @@ ARRIVALS: Final[Mapping[str, Arrivals]] = {  # seconds after the conversation be
 
 
 def draw(
-    workload: str, arrivals: str, num_chats: int, gap_s: float, lengths: Lengths, seed: int
+    workload: str,
+    arrivals: str,
+    num_chats: int,
+    gap_s: float,
+    lengths: Lengths,
+    seed: int,
+    num_priorities: int = 1,
 ) -> tuple[Request, ...]:
-    """The requests of `num_chats` conversations. The same whatever the policy; a conversation ends
-    with the turn that would not fit into the context."""
+    """The requests of `num_chats` conversations, whose priorities are 0, 1, ... by turns. The same
+    whatever the policy; a conversation ends with the turn that would not fit into the context."""
     random = Random(f"{seed} {workload} {arrivals}")
     requests: list[Request] = []
     arrival_s = 0.0
     for conversation in range(num_chats):
         arrival_s += ARRIVALS[arrivals](random, conversation, gap_s)
         turns = WORKLOADS[workload](random, lengths)
-        requests += _requests(conversation, arrival_s, turns, lengths)
+        priority = conversation % num_priorities
+        requests += _requests(conversation, arrival_s, turns, lengths, priority)
     return tuple(requests)
 
 
 def _requests(
-    conversation: int, arrival_s: float, turns: list[Turn], lengths: Lengths
+    conversation: int, arrival_s: float, turns: list[Turn], lengths: Lengths, priority: int
 ) -> Iterator[Request]:
     num_before = 0
     for index, turn in enumerate(turns):
@@ -135,5 +142,7 @@ def _requests(
         num_prompt = min(num_before + turn.num_new, lengths.n_ctx - 1)
         num_output = min(max(1, turn.num_output), lengths.n_ctx - num_prompt)
         max_tokens = min(max(num_output, turn.max_tokens), lengths.n_ctx - num_prompt)
-        yield Request(conversation, arrival_s, num_prompt, num_output, max_tokens, turn.pause_s)
+        yield Request(
+            conversation, arrival_s, num_prompt, num_output, max_tokens, turn.pause_s, priority
+        )
         num_before = num_prompt + num_output

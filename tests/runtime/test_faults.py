@@ -2,19 +2,22 @@
 text they have alone, and nothing stays held. One fault a run, at one call after the other."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from operator import attrgetter
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
 from tests.builders import SchedulerOptions
 from tests.runtime.clients import Bench, Client, check_story, generation, letters, solo_tokens
+from typing_extensions import override
 
+from kvalet.core.policy import VICTIM_POLICIES
+from kvalet.core.request import SamplingParams
 from kvalet.errors import EngineError, InvariantViolation
 from kvalet.runtime.messages import Failed
 
 IsDue: TypeAlias = Callable[[], bool]
-Fault: TypeAlias = Callable[[Bench, IsDue], None]  # lets something fail whenever it is due
+Fault: TypeAlias = Callable[[Bench, list[Client], IsDue], None]  # fails whenever it is due
 
 NUM_RUNS = 5  # of a fault on a load
 SWAP: SchedulerOptions = {}
@@ -65,36 +68,42 @@ def sweep(fault: Fault, options: SchedulerOptions) -> list[list[Client]]:
     """Who failed, in runs with the fault at calls spread over those of a run without."""
     never = Once()
     bench, clients = pressed(options)
-    fault(bench, never)
+    fault(bench, clients, never)
     assert run(bench, clients) == []
     assert bench.scheduler.counters.n_preempt >= 1
+    assert never.num_calls > 0
     failed: list[list[Client]] = []
     for at in range(0, never.num_calls, max(1, never.num_calls // NUM_RUNS)):
         bench, clients = pressed(options)
-        fault(bench, Once(at))
+        fault(bench, clients, Once(at))
         failed.append(run(bench, clients))
     return failed
 
 
-def lose_step(bench: Bench, is_due: IsDue) -> None:
+def lose_step(bench: Bench, clients: list[Client], is_due: IsDue) -> None:
     bench.before_step = lambda plan: EngineError("lost") if is_due() else None
 
 
-def lose_row(bench: Bench, is_due: IsDue) -> None:
+def lose_row(bench: Bench, clients: list[Client], is_due: IsDue) -> None:
     bench.faults.compute = lambda grant: "lost" if is_due() else None
 
 
-def lose_copy(bench: Bench, is_due: IsDue) -> None:
+def lose_copy(bench: Bench, clients: list[Client], is_due: IsDue) -> None:
     bench.faults.transfer = lambda copy: "lost" if is_due() else None
 
 
-def lack_room(bench: Bench, is_due: IsDue) -> None:
+def lack_room(bench: Bench, clients: list[Client], is_due: IsDue) -> None:
     bench.faults.no_room = lambda grant: is_due()
 
 
-@pytest.mark.parametrize("options", [RECOMPUTE, OFTEN, ENDLESS])
 @pytest.mark.parametrize(
-    ("fault", "most_failed"), [(lose_step, 3), (lose_row, 1), (lose_copy, 1), (lack_room, 0)]
+    ("fault", "most_failed", "options"),
+    [
+        *((lose_step, 3, options) for options in (RECOMPUTE, OFTEN, ENDLESS)),
+        *((lose_row, 1, options) for options in (RECOMPUTE, OFTEN, ENDLESS)),
+        *((lose_copy, 1, options) for options in (OFTEN, ENDLESS, AHEAD)),
+        *((lack_room, 0, options) for options in (RECOMPUTE, OFTEN, ENDLESS)),
+    ],
 )
 def test_a_fault_of_the_engine_at_any_call(
     fault: Fault, most_failed: int, options: SchedulerOptions
@@ -105,83 +114,106 @@ def test_a_fault_of_the_engine_at_any_call(
         assert words <= {"lost", "failed to restore the preempted sequence"}
 
 
-def broken(part: str, method: str, *, late: bool = False) -> Fault:
-    """A method of the scheduler or of a part of it fails while planning; `late`: after it has done
-    its work."""
+def test_copies_ahead_that_all_fail_end_nobody() -> None:
+    bench, clients = pressed(AHEAD)
+    bench.faults.transfer = lambda copy: "lost" if copy.seq_id is None else None
+    assert run(bench, clients) == []
+    assert bench.scheduler.counters.n_preempt_fail == 0
 
-    def fault(bench: Bench, is_due: IsDue) -> None:
-        owner = attrgetter(part)(bench) if part else bench
-        whole, plan = getattr(owner, method), bench.scheduler.plan
+
+Method: TypeAlias = Callable[[Bench], Callable[..., object]]  # a public one of the pool or store
+
+
+def broken(
+    method: Method,
+    bench: Bench,
+    clients: list[Client],
+    is_due: IsDue,
+    error: type[Exception] = RuntimeError,
+) -> None:
+    """It fails while planning."""
+    whole, plan = method(bench), bench.scheduler.plan
+    is_planning = False
+
+    def call(*args: Any) -> object:  # noqa: ANN401  # whatever the method takes
+        if is_planning and is_due():
+            raise error("oops")
+        return whole(*args)
+
+    def watched(now: float) -> object:
+        nonlocal is_planning
+        is_planning = True
+        made = plan(now)
         is_planning = False
+        return made
 
-        def call(*args: Any) -> object:  # noqa: ANN401  # whatever the method takes
-            done = whole(*args) if late else None
-            if is_planning and is_due():
+    setattr(whole.__self__, whole.__name__, call)  # type: ignore[attr-defined]  # of a bound method
+    bench.scheduler.plan = watched  # type: ignore[method-assign,assignment]  # to look on
+
+
+take: Fault = partial(broken, lambda bench: bench.scheduler.pool.take)
+find: Fault = partial(broken, lambda bench: bench.scheduler.pool.find)
+forget: Fault = partial(broken, lambda bench: bench.scheduler.pool.forget)
+pin: Fault = partial(broken, lambda bench: bench.scheduler.store.pin)
+add_cached: Fault = partial(broken, lambda bench: bench.scheduler.store.add_cached)
+
+
+def ask_what_cannot_be_planned(bench: Bench, clients: list[Client], is_due: IsDue) -> None:
+    class Unreadable(SamplingParams):
+        @property
+        @override
+        def has_penalties(self) -> bool:
+            if is_due():
                 raise RuntimeError("oops")
-            return done if late else whole(*args)
+            return False
 
-        def watched(now: float) -> object:
-            nonlocal is_planning
-            is_planning = True
-            made = plan(now)
-            is_planning = False
-            return made
-
-        setattr(owner, method, call)
-        bench.scheduler.plan = watched  # type: ignore[method-assign,assignment]  # to look on
-
-    return fault
-
-
-FOR_ONE = {
-    "take": broken("scheduler.pool", "take"),
-    "find": broken("scheduler.pool", "find"),
-    "forget": broken("scheduler.pool", "forget"),
-    "pin": broken("scheduler.store", "pin"),
-    "entry": broken("scheduler._parking", "entry"),
-    "bring in": broken("scheduler._parking", "bring_in", late=True),
-    "swap out": broken("scheduler._parking", "swap_out", late=True),
-    "drop": broken("scheduler._parking", "drop", late=True),
-    "take named": broken("scheduler._parking", "take_named", late=True),
-    "grant": broken("scheduler._batcher", "_grant", late=True),
-}
+    for client in clients:
+        client.wanted = replace(client.wanted, sampling=Unreadable(temperature=0.0))
 
 
 @pytest.mark.parametrize(
-    ("place", "options"),
+    ("fault", "options"),
     [
-        *((place, OFTEN) for place in FOR_ONE if place != "drop"),
-        *((place, ENDLESS) for place in ("take", "forget", "pin", "bring in")),
-        *((place, RECOMPUTE) for place in ("take", "bring in", "drop")),
+        *((fault, OFTEN) for fault in (take, find, forget, pin, ask_what_cannot_be_planned)),
+        *((fault, ENDLESS) for fault in (take, forget, pin)),
+        *((fault, RECOMPUTE) for fault in (take, ask_what_cannot_be_planned)),
     ],
 )
 def test_a_fault_of_planning_for_one_sequence_at_any_call(
-    place: str, options: SchedulerOptions
+    fault: Fault, options: SchedulerOptions
 ) -> None:
-    for failed in sweep(FOR_ONE[place], options):
+    for failed in sweep(fault, options):
         assert [str(client.error) for client in failed] == ["planning failed: RuntimeError: oops"]
 
 
-@pytest.mark.parametrize("method", ["_gain", "_pace"])
-def test_a_fault_of_planning_for_all_spares_who_is_parked(method: str) -> None:
-    counts = [len(failed) for failed in sweep(broken("scheduler._preemption", method), SWAP)]
+def test_a_fault_of_planning_for_all_spares_who_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = VICTIM_POLICIES["smallest"]
+    is_due: IsDue = Once()
+
+    def failing(candidate: Any) -> tuple[Any, ...]:  # noqa: ANN401  # the core's own business
+        if is_due():
+            raise RuntimeError("oops")
+        return policy(candidate)
+
+    def fault(bench: Bench, clients: list[Client], now: IsDue) -> None:
+        nonlocal is_due
+        is_due = now
+
+    monkeypatch.setitem(VICTIM_POLICIES, "smallest", failing)
+    counts = [len(failed) for failed in sweep(fault, SWAP)]
     assert 0 not in counts
     assert {1, 2} & set(counts)  # of three
 
 
-@pytest.mark.parametrize("place", ["store.add_cached", "_transfers.copy_ahead"])
-def test_a_fault_of_copying_ahead_concerns_nobody(
-    place: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    part, method = place.split(".")
-    for failed in sweep(broken(f"scheduler.{part}", method), AHEAD):
+def test_a_fault_of_copying_ahead_concerns_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    for failed in sweep(add_cached, AHEAD):
         assert failed == []
     assert "no longer copied ahead" in caplog.text
 
 
 def test_what_failed_in_planning_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     bench, clients = pressed(SWAP)
-    broken("scheduler._batcher", "_grant")(bench, Once(5))
+    take(bench, clients, Once(5))
     failed = run(bench, clients)
     assert f"planning for {failed[0].wanted.request_id} failed" in caplog.text
     assert "RuntimeError: oops" in caplog.text
@@ -189,11 +221,7 @@ def test_what_failed_in_planning_is_in_the_log(caplog: pytest.LogCaptureFixture)
 
 def test_broken_books_stop_the_loop_also_while_planning() -> None:
     bench, clients = pressed(SWAP)
-
-    def find_a_leak(*args: object) -> None:
-        raise InvariantViolation("a page is missing")
-
-    bench.scheduler._batcher._grant = find_a_leak  # type: ignore[method-assign,assignment]  # to break it
+    broken(lambda bench: bench.scheduler.pool.take, bench, clients, Once(2), InvariantViolation)
     bench.run(*clients)
     assert isinstance(bench.loop.failure, InvariantViolation)
-    assert {str(client.error) for client in clients} == {"a page is missing"}
+    assert {str(client.error) for client in clients} == {"oops"}

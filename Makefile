@@ -50,7 +50,7 @@ bench: setup  ## a short version of every benchmark, in one table; minutes
 bench-peer: setup $(PEER_READY)  ## the same load on llama.cpp's server, built first (10-20 minutes)
 	@$(BIN)/python bench/peers/llama_cpp.py --peer $(PEER) $(ARGS)
 
-soak: setup  ## random load, faults and flags for ten minutes; ARGS="--minutes 2 --seed 1"
+soak: setup  ## random load, faults and flags for ten minutes; ARGS="--requests 10000 --seed 1"
 	$(BIN)/python -m bench.soak $(ARGS)
 
 clean:  ## remove the environments and everything built

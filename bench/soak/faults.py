@@ -3,8 +3,9 @@ and erased by hand."""
 
 import asyncio
 import contextlib
+from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import httpx
 
@@ -23,85 +24,74 @@ MALFORMED: Final[tuple[tuple[str, str, bytes, int], ...]] = (
     ("POST", "/slots/0?action=sleep", b"", 400),
     ("POST", "/slots/0?action=save", b"{}", 400),
     ("POST", "/slots/0?action=save", b'{"filename": "../there"}', 400),
-    ("POST", "/slots/0?action=restore", b'{"filename": "nobody saved this"}', 404),
+    ("POST", "/slots/0?action=restore", b'{"filename": "never saved"}', 404),
     ("GET", "/no/such/page", b"", 404),
 )
 CONTROL_STATUSES: Final = (200, 404, 409)
 STATE_FILES: Final = ("one", "two", "three")
 
 
+@dataclass(frozen=True, slots=True)
 class Troublemaker:
-    """`complaints`: what the server did not answer as it should."""
-
-    def __init__(self, http: httpx.AsyncClient, random: Random, num_slots: int) -> None:
-        self.complaints: list[str] = []
-        self.num_parked = 0
-        self._http = http
-        self._random = random
-        self._num_slots = num_slots
+    http: httpx.AsyncClient
+    random: Random
+    num_slots: int
+    complaints: list[str] = field(default_factory=list[str])  # what was not answered as it should
 
     async def act(self) -> None:
         """One of the things, at random."""
-        by_hand = (self._park_and_resume, self._park_and_resume, self._save, self._restore)
-        actions = (*by_hand, self._erase, self._malformed, self._half)
-        await self._random.choice(actions)()
+        slot, file = self._any_slot(), {"filename": self.random.choice(STATE_FILES)}
+        match self.random.choice(("park", "park", "save", "restore", "erase", "malformed", "half")):
+            case "park":
+                timeout = {"timeout": self.random.choice((0.2, 5.0))}
+                other = {"id": "of another request"} if self.random.random() < 0.2 else {}
+                await self._and_resume(slot, "park", {**timeout, **other}, share=1.0)
+            case "restore":  # resumed now and then; else it waits for its request or its time
+                await self._and_resume(slot, "restore", file, share=0.5)
+            case "malformed":
+                await self._malformed()
+            case "half":
+                await self._half()
+            case "save":
+                await self._control(slot, "save", file)
+            case _:
+                await self._control(slot, "erase")
 
     async def resume_all(self) -> None:
-        for slot in range(self._num_slots):
+        for slot in range(self.num_slots):
             await self._control(slot, "resume")
-
-    async def _park_and_resume(self) -> None:
-        slot = self._any_slot()
-        body: dict[str, Any] = {"timeout": self._random.choice((0.2, 5.0))}
-        if self._random.random() < 0.2:
-            body["id"] = "somebody else's"
-        status = await self._control(slot, "park", body)
-        if status == 200:
-            self.num_parked += 1
-            await asyncio.sleep(self._random.expovariate(2.0))
-            await self._control(slot, "resume")
-
-    async def _save(self) -> None:
-        await self._control(self._any_slot(), "save", self._any_file())
-
-    async def _restore(self) -> None:
-        """Resumed now and then; else it waits for its request or its time."""
-        slot = self._any_slot()
-        status = await self._control(slot, "restore", self._any_file())
-        if status == 200 and self._random.random() < 0.5:
-            await asyncio.sleep(self._random.expovariate(2.0))
-            await self._control(slot, "resume")
-
-    async def _erase(self) -> None:
-        await self._control(self._any_slot(), "erase")
 
     def _any_slot(self) -> int:
-        return self._random.randrange(self._num_slots)
+        return self.random.randrange(self.num_slots)
 
-    def _any_file(self) -> dict[str, str]:
-        return {"filename": self._random.choice(STATE_FILES)}
+    async def _and_resume(self, slot: int, action: str, body: object, *, share: float) -> None:
+        """`share`: of those that worked, resumed after a while."""
+        if await self._control(slot, action, body) == 200 and self.random.random() < share:
+            await asyncio.sleep(self.random.expovariate(2.0))
+            await self._control(slot, "resume")
 
     async def _control(self, slot: int, action: str, body: object = None) -> int:
         path = f"/slots/{slot}?action={action}"
-        status = (await self._http.post(path, json=body or {})).status_code
+        status = (await self.http.post(path, json=body or {})).status_code
         if status not in CONTROL_STATUSES:
             self.complaints.append(f"{path}: {status}")
         return status
 
     async def _malformed(self) -> None:
-        method, path, body, expected = self._random.choice(MALFORMED)
+        method, path, body, expected = self.random.choice(MALFORMED)
         headers = {"content-type": "application/json"}
-        response = await self._http.request(method, path, content=body, headers=headers)
+        response = await self.http.request(method, path, content=body, headers=headers)
         if response.status_code != expected:
             what = f"{method} {path} {body[:60]!r}"
             self.complaints.append(f"{what}: {response.status_code}, not {expected}")
 
     async def _half(self) -> None:
-        """A request that breaks off in its head or in its body; nobody waits for an answer."""
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: soak\r\nContent-Length: 50\r\n\r\n{"
-        url = self._http.base_url
+        """A request that breaks off in its head or in its body; its answer is not waited for."""
+        url = self.http.base_url
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: %s\r\nContent-Length: 50\r\n\r\n{"
+        sent = head % url.host.encode()
         _, writer = await asyncio.open_connection(url.host, url.port or 80)
-        writer.write(head[: self._random.randrange(1, len(head) + 1)])
+        writer.write(sent[: self.random.randrange(1, len(sent) + 1)])
         with contextlib.suppress(OSError):
             await writer.drain()
         await asyncio.sleep(0.05)

@@ -5,6 +5,8 @@ come, and what becomes of them, depends on the machine. Prompts are token ids wh
 takes them, so that their length is known.
 """
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -31,7 +33,6 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    number: int
     dialect: Dialect
     body: dict[str, Any]
     ending: Ending
@@ -39,80 +40,59 @@ class Request:
 
     @property
     def num_choices(self) -> int:
-        return int(self.body.get("n", 1))
-
-    @property
-    def limit(self) -> int:
-        """Tokens of each choice; -1: until the context is full."""
-        return int(self.body["n_predict"])
-
-    @property
-    def is_streamed(self) -> bool:
-        return bool(self.body["stream"])
+        return int(self.body["n"])
 
 
-@dataclass(slots=True)
-class RandomRequests:
-    """`n_ctx` in cells; `endless`: contexts shift, so a request may be longer than that."""
+def requests(random: Random, n_ctx: int, num_slots: int, *, endless: bool) -> Iterator[Request]:
+    """For ever. `n_ctx` in cells; `endless`: contexts shift, so a request may be longer."""
+    for number in itertools.count(1):
+        dialect = random.choice(list(Dialect))
+        ending = random.choices(list(Ending), weights=(8, 3, 1))[0]
+        prompt = _chat(random, number) if dialect is Dialect.CHAT else _ids(random, number, n_ctx)
+        body = {**prompt, **_limit(random, n_ctx, endless), **_options(random, num_slots)}
+        if endless:
+            body["n_keep"] = random.choice((0, 20, 64))
+        yield Request(dialect, body, ending, random.expovariate(1.0))
 
-    random: Random
-    n_ctx: int
-    num_slots: int
-    endless: bool
-    num_made: int = 0
 
-    def next(self) -> Request:
-        self.num_made += 1
-        dialect = self.random.choice(list(Dialect))
-        ending = self.random.choices(list(Ending), weights=(8, 3, 1))[0]
-        body = {**self._prompt(dialect), **self._limit(), **self._sampling(), **self._options()}
-        patience_s = self.random.expovariate(1.0)
-        return Request(self.num_made, dialect, body, ending, patience_s)
+def _chat(random: Random, number: int) -> dict[str, Any]:
+    text = f"{number}: {' '.join(random.choices(WORDS, k=random.randint(1, 25)))}"
+    return {"messages": [{"role": "user", "content": text}]}
 
-    def _prompt(self, dialect: Dialect) -> dict[str, Any]:
-        """One in four shares a prefix with others; the rest differ from the first token on."""
-        if dialect is Dialect.CHAT:
-            words = self.random.choices(WORDS, k=self.random.randint(1, 25))
-            text = f"{self.num_made}: {' '.join(words)}"
-            return {"messages": [{"role": "user", "content": text}]}
-        shared = self.random.choice((0, 0, 0, 70))
-        first = 21 + self.num_made % 220
-        own = [self.random.randint(*NUM_SPOKEN) for _ in range(self._own_length())]
-        return {"prompt": [*([20] * shared), first, *own][: self.n_ctx - 1]}
 
-    def _own_length(self) -> int:
-        """Mostly short, now and then nearly the whole context."""
-        longest = self.random.choice((40, 40, 150, self.n_ctx - 20))
-        return self.random.randint(0, longest)
+def _ids(random: Random, number: int, n_ctx: int) -> dict[str, Any]:
+    """One in four shares a prefix with others; the rest differ from the first token on. Mostly
+    short, now and then nearly the whole context."""
+    shared = [20] * random.choice((0, 0, 0, 70))
+    length = random.randint(0, random.choice((40, 40, 150, n_ctx - 20)))
+    own = [random.randint(*NUM_SPOKEN) for _ in range(length)]
+    return {"prompt": [*shared, 21 + number % 220, *own][: n_ctx - 1]}
 
-    def _limit(self) -> dict[str, Any]:
-        if self.endless:
-            longest = self.random.choice((60, 200, 2 * self.n_ctx))
-            return {"n_predict": self.random.randint(1, longest)}
-        if self.random.random() < 0.1:
-            return {"n_predict": -1}
-        return {"n_predict": self.random.randint(1, self.random.choice((20, 150, self.n_ctx)))}
 
-    def _sampling(self) -> dict[str, Any]:
-        if self.random.random() < 0.5:
-            return {"temperature": 0}
-        seed = self.random.randrange(2**31)
-        penalty = self.random.choice((1.0, 1.2))
-        return {"temperature": 0.9, "seed": seed, "repeat_penalty": penalty}
+def _limit(random: Random, n_ctx: int, endless: bool) -> dict[str, Any]:
+    """Tokens of each choice; -1: until the context is full."""
+    if not endless and random.random() < 0.1:
+        return {"n_predict": -1}
+    longest = random.choice((60, 200, 2 * n_ctx) if endless else (20, 150, n_ctx))
+    return {"n_predict": random.randint(1, longest)}
 
-    def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "ignore_eos": True,
-            "stream": self.random.random() < 0.7,
-            "priority": self.random.choice((0, 0, 0, 0, 1, -1)),
-            "cache_prompt": self.random.random() < 0.9,
-            "n": self.random.choice((1, 1, 1, 1, 1, 2, 3)),
-        }
-        if self.random.random() < 0.1:
-            options["stop"] = [self.random.choice(("e", "zz", "  "))]
-        if self.endless:
-            options["n_keep"] = self.random.choice((0, 20, 64))
-        if self.random.random() < 0.1:
-            options["id_slot"] = self.random.randrange(self.num_slots)
-            options["n"] = 1
-        return options
+
+def _options(random: Random, num_slots: int) -> dict[str, Any]:
+    sampled = {
+        "temperature": 0.9,
+        "seed": random.randrange(2**31),
+        "repeat_penalty": random.choice((1.0, 1.2)),
+    }
+    options: dict[str, Any] = {
+        **random.choice(({"temperature": 0}, sampled)),
+        "ignore_eos": True,
+        "stream": random.random() < 0.7,
+        "priority": random.choice((0, 0, 0, 0, 1, -1)),
+        "cache_prompt": random.random() < 0.9,
+        "n": random.choice((1, 1, 1, 1, 1, 2, 3)),
+    }
+    if random.random() < 0.1:
+        options["stop"] = [random.choice(("e", "zz", "  "))]
+    if random.random() < 0.1:
+        options.update(id_slot=random.randrange(num_slots), n=1)
+    return options

@@ -62,7 +62,7 @@ def run(options: SchedulerOptions) -> tuple[Bench, Rising, list[Client]]:
 
 
 @pytest.mark.parametrize("options", [{}, {"preempt_every": 8}])
-def test_a_constrained_chat_keeps_to_it_and_disturbs_nobody(options: SchedulerOptions) -> None:
+def test_a_constrained_chat_keeps_to_it_and_disturbs_no_other(options: SchedulerOptions) -> None:
     bench, constraint, (bound, free) = run(options)
     steps = [(b - a) % 256 for a, b in zip(constraint.taken, constraint.taken[1:], strict=False)]
     assert len(steps) == 49

@@ -136,7 +136,7 @@ def test_an_idle_slot_answers_to_its_last_request() -> None:
     assert back.result(0).gauges["kv_cells_cached"] == 2 * 32
 
 
-def test_what_an_idle_slot_left_is_let_go_in_time_with_nobody_about() -> None:
+def test_what_an_idle_slot_left_is_let_go_in_time_without_any_request() -> None:
     bench = Bench()
 
     def park_at_the_end(events: Sequence[Event]) -> None:
@@ -241,7 +241,7 @@ def test_an_empty_slot_has_nothing_to_save_or_erase(
     assert isinstance(error(answer), Conflict)
 
 
-def test_who_waits_for_a_file_is_told_when_the_loop_ends() -> None:
+def test_an_order_that_waits_for_a_file_is_refused_when_the_loop_ends() -> None:
     bench = Bench(transfer_steps=1000)
     chat_of_70(bench, 1)
     saved = bench.save(0, "state")
@@ -250,7 +250,7 @@ def test_who_waits_for_a_file_is_told_when_the_loop_ends() -> None:
     assert isinstance(error(saved), Overloaded)
 
 
-def test_an_order_that_nobody_waits_for_any_more_is_not_carried_out() -> None:
+def test_a_cancelled_order_is_not_carried_out() -> None:
     bench = Bench()
     chat_of_70(bench, 1)
     erased = bench.erase(0)

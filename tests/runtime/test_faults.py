@@ -114,7 +114,7 @@ def test_a_fault_of_the_engine_at_any_call(
         assert words <= {"lost", "failed to restore the preempted sequence"}
 
 
-def test_copies_ahead_that_all_fail_end_nobody() -> None:
+def test_copies_ahead_that_all_fail_end_no_sequence() -> None:
     bench, clients = pressed(AHEAD)
     bench.faults.transfer = lambda copy: "lost" if copy.seq_id is None else None
     assert run(bench, clients) == []
@@ -186,7 +186,9 @@ def test_a_fault_of_planning_for_one_sequence_at_any_call(
         assert [str(client.error) for client in failed] == ["planning failed: RuntimeError: oops"]
 
 
-def test_a_fault_of_planning_for_all_spares_who_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_planning_for_all_spares_parked_sequences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     policy = VICTIM_POLICIES["smallest"]
     is_due: IsDue = Once()
 
@@ -205,7 +207,7 @@ def test_a_fault_of_planning_for_all_spares_who_is_parked(monkeypatch: pytest.Mo
     assert {1, 2} & set(counts)  # of three
 
 
-def test_a_fault_of_copying_ahead_concerns_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_of_copying_ahead_ends_no_sequence(caplog: pytest.LogCaptureFixture) -> None:
     for failed in sweep(add_cached, AHEAD):
         assert failed == []
     assert "no longer copied ahead" in caplog.text

@@ -62,7 +62,7 @@ def test_eos_ends_a_sequence_without_text_of_its_own() -> None:
     assert client.finished.num_tokens == first + 1
 
 
-def test_eos_is_a_token_like_any_other_for_who_ignores_it() -> None:
+def test_eos_is_a_token_like_any_other_for_a_request_that_ignores_it() -> None:
     eos = solo_tokens(generation(), 512)[20]
     client = Client(generation(ignore_eos=True))
     Bench(vocabulary=replace(LETTERS, eos_ids=frozenset({eos}))).run(client)
@@ -98,7 +98,7 @@ def test_a_full_context_is_a_truncated_end() -> None:
     assert len(client.text) == 4 * 32 - 40
 
 
-def test_tokens_are_reported_to_who_asked_also_when_they_have_no_text() -> None:
+def test_tokens_are_reported_on_request_also_when_they_have_no_text() -> None:
     silent = Vocabulary(token_bytes=lambda token: b"", eos_ids=frozenset())
     asked = Client(generation(sampling=replace(GREEDY, logprobs=True)))
     unasked = Client(generation())
@@ -150,7 +150,7 @@ def test_a_fault_of_one_sequence_ends_that_one() -> None:
     assert clients[1].finished.num_tokens == 50
 
 
-def test_a_step_that_fails_ends_who_took_part_and_no_others() -> None:
+def test_a_step_that_fails_ends_the_sequences_that_took_part_and_no_others() -> None:
     bench, clients = Bench(num_slots=2), [Client(generation(salt)) for salt in (1, 2, 3)]
     bench.before_step = lambda plan: EngineError("out of luck") if plan.step == 5 else None
     bench.run(*clients)
@@ -183,7 +183,7 @@ def unexpected(plan: StepPlan) -> Exception | None:
 
 
 @pytest.mark.parametrize(("fault", "reason"), [(fatal, "device is gone"), (unexpected, "oops")])
-def test_what_nobody_can_mend_ends_the_loop_and_tells_everybody(
+def test_what_cannot_be_mended_ends_the_loop_and_tells_every_client(
     fault: object, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench(num_slots=1)

@@ -209,7 +209,7 @@ def test_close_without_start_closes_the_engine_too() -> None:
     assert isinstance(client.error, Overloaded)
 
 
-def test_the_death_of_the_thread_is_told_once_everybody_knows() -> None:
+def test_the_death_of_the_thread_is_told_once_every_client_knows() -> None:
     told: list[tuple[str, bool, bool]] = []
     dead, client = threading.Event(), Client()
 

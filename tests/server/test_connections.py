@@ -41,7 +41,7 @@ def read_until(sock: socket.socket, mark: bytes) -> bytes:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("abrupt", [False, True])
-def test_who_leaves_is_cancelled(live: LiveEdge, stream: bool, abrupt: bool) -> None:
+def test_a_client_that_leaves_is_cancelled(live: LiveEdge, stream: bool, abrupt: bool) -> None:
     live.says(endless)
     with request(live, {**PROMPTS, "stream": stream}) as sock:
         wait_until(lambda: live.service.num_live == 2)
@@ -55,14 +55,16 @@ def test_who_leaves_is_cancelled(live: LiveEdge, stream: bool, abrupt: bool) -> 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_who_leaves_before_the_first_token_is_cancelled(live: LiveEdge, stream: bool) -> None:
+def test_a_client_that_leaves_before_the_first_token_is_cancelled(
+    live: LiveEdge, stream: bool
+) -> None:
     live.says(silent)
     with request(live, {**PROMPTS, "stream": stream}):
         wait_until(lambda: live.service.num_live == 2)
     wait_until(lambda: live.service.num_live == 0)
 
 
-def test_one_who_leaves_touches_nobody_else(live: LiveEdge) -> None:
+def test_a_client_that_leaves_touches_no_other_stream(live: LiveEdge) -> None:
     live.says(by_prompt(stays=says("x" * 100), goes=endless))
     with request(live, {"prompt": "stays", "stream": True}) as stays:
         with request(live, {"prompt": "goes", "stream": True}) as goes:
@@ -71,7 +73,7 @@ def test_one_who_leaves_touches_nobody_else(live: LiveEdge) -> None:
     wait_until(lambda: live.service.num_live == 0)
 
 
-def test_a_client_that_does_not_read_holds_up_nobody(live: LiveEdge) -> None:
+def test_a_client_that_does_not_read_holds_up_no_other(live: LiveEdge) -> None:
     live.says(plays(*[[said("x" * 10_000)]] * 400))
     with request(live, {"prompt": "slow", "stream": True}):
         wait_until(lambda: live.service.num_live == 0)  # all of it was generated meanwhile
@@ -80,7 +82,7 @@ def test_a_client_that_does_not_read_holds_up_nobody(live: LiveEdge) -> None:
             assert b"[DONE]" in read_until(other, b"[DONE]")
 
 
-def test_a_shutdown_tells_everybody() -> None:
+def test_a_shutdown_tells_every_client() -> None:
     with live_edge() as live:
         live.says(endless)
         with (
@@ -96,7 +98,7 @@ def test_a_shutdown_tells_everybody() -> None:
         assert len(live.service.cancelled) == 2
 
 
-def test_half_a_request_harms_nobody(live: LiveEdge) -> None:
+def test_half_a_request_harms_no_other(live: LiveEdge) -> None:
     live.says(says("hello"))
     host, port = live.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as sock:

@@ -224,7 +224,7 @@ def test_the_servers_ping_interval_is_for_requests_that_do_not_say() -> None:
             assert PING not in stream.read_to_end()
 
 
-def test_who_speaks_is_not_pinged(live: LiveEdge) -> None:
+def test_a_stream_that_speaks_is_not_pinged(live: LiveEdge) -> None:
     live.says(says("x" * 200))
     live.service.step_s = 0.002
     body = {"prompt": "x", "stream": True, "sse_ping_interval": 0.2}
@@ -264,7 +264,7 @@ def test_a_refusal_is_a_status_whatever_was_announced(live: LiveEdge) -> None:
         assert stream.head.startswith(b"HTTP/1.1 400 ")
 
 
-def test_who_does_not_stream_sees_nothing(live: LiveEdge) -> None:
+def test_a_request_that_does_not_stream_sees_no_notice(live: LiveEdge) -> None:
     puppet = Puppet()
     live.says(puppet)
     with raw_request(live.url, "/completion", {"prompt": "x", "sse_ping_interval": 0.1}) as stream:

@@ -59,7 +59,7 @@ def test_forced_parks_are_told_and_change_no_text(path: str, budget: int | None)
     assert (timings["n_recompute"] > 0) is (budget == 0)
 
 
-def test_who_waits_for_room_before_its_first_token_is_told_first() -> None:
+def test_a_request_that_waits_for_room_before_its_first_token_is_told_first() -> None:
     late: dict[str, object] = {**LONG, "prompt": "z" * 150, "max_tokens": 5, "stream": True}
     with real_edge(step_s=SLOW_S) as edge, on_socket(edge) as url, ThreadPoolExecutor(1) as pool:
         leader = pool.submit(stream, url, COMPLETIONS, {**LONG, "prompt": "y" * 100})

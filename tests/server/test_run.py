@@ -250,7 +250,7 @@ def test_an_address_that_is_not_ours() -> None:
         listen("203.0.113.1", 0)
 
 
-def test_a_name_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*args: object, **kw: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 

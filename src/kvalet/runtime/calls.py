@@ -40,8 +40,7 @@ class Calls:
         self._waiting: dict[TransferId, tuple[Later[Any], Future[Any]]] = {}
 
     def obey(self, call: Call[T]) -> None:
-        """Nothing is done for one that nobody waits for any more. An error that is not the
-        asker's is raised here too."""
+        """One that was cancelled is left out. Raises an error that is not the asker's here too."""
         if not call.answer.set_running_or_notify_cancel():
             return
         try:

@@ -1,7 +1,7 @@
 """What is done to a slot on request: parked, resumed, saved, restored, erased (behaviour P14, C3).
 
-For the engine thread: other threads say `Call`. `request_id`, where it is not None: whose slot it
-has to be, or have been last if it is idle.
+For the engine thread: other threads say `Call`. `request_id`, where it is not None, is of the
+request that has to have the slot, or to have had it last.
 """
 
 from collections.abc import Callable, Mapping

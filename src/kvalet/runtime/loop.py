@@ -165,7 +165,7 @@ class EngineLoop:
         self._scheduler.cancel(seq_id)
 
     def _end(self, error: KvaletError) -> None:
-        """Nobody is left without an answer, also those whose messages were not read yet."""
+        """Every client gets its answer, also those of messages that were not read yet."""
         self.is_over = True
         for message in self._inbox.close(str(error)):
             self._turn_away(message, error)

@@ -58,7 +58,7 @@ class Outputs:
             self.fail(seq_id, error)
 
     def begin(self, plan: StepPlan, changes: list[Change], now: float) -> None:
-        """A step starts: who takes part in it, and what planning it changed."""
+        """A step starts: which sequences take part, and what planning it changed."""
         for grant in plan.grants:
             queued_s = self._streams[grant.seq_id].stopwatch.start(now)
             if queued_s is not None:
@@ -90,7 +90,7 @@ class Outputs:
         return replace(outcome, sampled=sampled, finished=finished)
 
     def deliver(self, changes: list[Change]) -> list[SeqId]:
-        """Tell every client what the step brought it; returns those whose sink is broken."""
+        """Tell every client what the step brought it; returns the sequences with a broken sink."""
         now = self._clock()
         self._parks.settle(now)
         self._note(changes, now)

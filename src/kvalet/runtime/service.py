@@ -73,7 +73,7 @@ class Service:
 
     @property
     def failure(self) -> str | None:
-        """Why the engine thread ended, if nobody told it to."""
+        """Why the engine thread ended, unless it was told to."""
         return None if self._loop.failure is None else str(self._loop.failure)
 
     def start(self) -> None:
@@ -109,7 +109,8 @@ class Service:
 
     def park(self, slot: int, timeout_s: float, request_id: str | None = None) -> Future[SlotView]:
         """Park what runs in `slot`, or what the last request left there, until `resume` or for
-        `timeout_s` seconds at most (behaviour P14). `request_id`: whose slot it has to be.
+        `timeout_s` seconds at most (behaviour P14). `request_id`: of the request that
+        has to have the slot.
 
         Answered when the scheduler has accepted it; the sequence is parked in the next step. Fails
         with NotFound, Conflict, or Overloaded once the thread has ended.

@@ -30,7 +30,7 @@ class Stopwatch:
         return now - (self.arrived if self._drawn_at is None else self._drawn_at)
 
     def draw(self, now: float) -> float:
-        """A token was drawn; returns how long it took. Who draws is not paused."""
+        """A token was drawn; returns how long it took. A sequence that draws is not paused."""
         self.resume(now)
         lap = self._lap(now)
         if self._drawn_at is None:

@@ -102,7 +102,7 @@ class Stream:
 
     def send(self) -> bool:
         """Hand over what this step brought, if anything. False: the sink is broken, which is no
-        reason to stop for anybody else."""
+        reason to stop for other clients."""
         self._flush()
         if not self._events:
             return True

@@ -1,10 +1,11 @@
 """Which web pages may use the server, by what browsers say of them in `Origin` and `Host`.
 
-A browser carries out what any open page asks for, but says whose page it is. A page may use the
-server if it came from the server itself or from this machine, or if its origin was given; what
-another one asks for is refused before anything is done. Where only this machine can connect, a
-page that came "from the server" must have called it by a name of this machine: a foreign name that
-leads here is DNS rebinding. Clients that are no browsers send no `Origin` and are not concerned.
+A browser carries out what any open page asks for, but says where that page came from. A page may
+use the server if it came from the server itself or from this machine, or if its origin was given;
+what another one asks for is refused before anything is done. Where only this machine can connect,
+a page that came "from the server" must have called it by a name of this machine: a foreign name
+that leads here is DNS rebinding. Clients that are no browsers send no `Origin` and are not
+concerned.
 """
 
 from collections.abc import Collection

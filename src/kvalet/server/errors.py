@@ -1,7 +1,7 @@
 """From whatever went wrong to what the client is told, in the shape of its dialect.
 
-Whoever raises gives the status; messages are never parsed. What nobody meant to raise is a 500
-that says nothing of our insides.
+The error has the status; messages are never parsed. What was not raised on purpose is a 500 that
+says nothing of our insides.
 """
 
 from collections.abc import Callable, Mapping

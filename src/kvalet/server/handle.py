@@ -1,6 +1,6 @@
 """The sequences of one request, on the event loop's side of the border.
 
-The engine thread hands events over with one `call_soon_threadsafe` per step; whoever answers the
+The engine thread hands events over with one `call_soon_threadsafe` per step; the reply to the
 client takes them from here. A request that ends early, for whatever reason, leaves no sequence
 running. Everything but the sinks runs on the event loop.
 """
@@ -22,7 +22,7 @@ Arrival: TypeAlias = tuple[int, Event]  # the sequence's index in its request, a
 
 
 class ClientGone(Exception):  # an event, not an error
-    """Nobody is left to answer."""
+    """The client has closed its connection."""
 
 
 class RequestHandle:
@@ -98,7 +98,7 @@ class RequestHandle:
 
     def _sink(self, index: int) -> Sink:
         def sink(events: Sequence[Event]) -> None:
-            # A closed loop raises: the server is gone, and so is whoever asked.
+            # A closed loop raises: the server is gone, and its clients with it.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._arrive, index, events)
 

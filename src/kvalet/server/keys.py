@@ -1,4 +1,4 @@
-"""API keys: who may use the endpoints that are not public, as llama.cpp's server decides it."""
+"""API keys: which clients may use the endpoints that are not public, as in llama.cpp's server."""
 
 from collections.abc import Sequence
 from hmac import compare_digest

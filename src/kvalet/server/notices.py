@@ -1,4 +1,4 @@
-"""A stream's comments: who is parked, who still is, that the stream is alive (behaviour N1 to N3).
+"""A stream's comments: a sequence is parked, still is; the stream is alive (behaviour N1 to N3).
 
     : preempted          when a sequence stops taking part; `: resumed` when it takes part again
     : preempt-keepalive  every so often between the two

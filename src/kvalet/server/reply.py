@@ -114,7 +114,7 @@ def _refusal(arrived: list[Arrival]) -> Exception | None:
 
 async def whole_reply(handle: RequestHandle, answer: Answer, receive: Receive) -> Response:
     """Wait for all of a request's sequences. Raises the error one of them fails with, ClientGone
-    if nobody waits any more."""
+    if its client has gone."""
     async with handle.attended(receive):
         choices = await _collect(handle)
     return Response(orjson.dumps(answer.whole(choices)), media_type="application/json")

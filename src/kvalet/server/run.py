@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 EXIT_WITHIN_S = 1.5  # from the signal to the end of the process, whatever hangs
 SLOW_CLIENTS_S = 0.5  # what clients get to read their last event
-POLL_S = 0.1  # between looks at the engine, and at who is left while draining
+POLL_S = 0.1  # between looks at the engine, and at what is left while draining
 KEEP_ALIVE_S = 75
 EXIT_ENGINE_DIED = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -157,7 +157,7 @@ class _Life:
                 await asyncio.wait_for(self._stopping.wait(), POLL_S)
 
     def _terminate(self) -> None:
-        """Drain first, if that is wanted and anybody is served; said twice, it does not wait."""
+        """Drain first, if that is wanted and something is being served; not when said twice."""
         if not self._drain_s or self._state.is_idle or self._drain_until is not None:
             self._stop(SHUTTING_DOWN)
         else:

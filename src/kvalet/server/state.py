@@ -1,7 +1,7 @@
-"""The state of the HTTP side: the model once it is loaded, who is being served, whether we close.
+"""The state of the HTTP side: the model once it is loaded, what is being served, whether we close.
 
 Lives on the event loop. While there is no model, and after the engine has died or a shutdown has
-begun, every request is turned away here, in one place (behaviour C5). While draining, whoever is
+begun, every request is turned away here, in one place (behaviour C5). While draining, what is
 being served goes on, orders of operators that were accepted too, and operators still look; nothing
 new begins.
 """
@@ -87,7 +87,7 @@ class AppState:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody is being served, and nothing is done for an operator."""
+        """Whether no request is being served, and nothing is done for an operator."""
         return not self._pending and not any(handle.is_running for handle in self._handles)
 
     def open(self, model: ServedModel) -> None:
@@ -100,7 +100,7 @@ class AppState:
         self._draining = reason
 
     def close(self, reason: Overloaded) -> None:
-        """Turn everybody away from now on, those being served included."""
+        """Turn all requests away from now on, those being served included."""
         self._closing = reason
         for handle in list(self._handles):
             handle.fail(reason)
@@ -114,7 +114,7 @@ class AppState:
 
     async def attend(self, work: Awaitable[T]) -> T:
         """What comes of `work`, which a drain waits for. Raises Overloaded, and cancels it, as soon
-        as everybody is turned away."""
+        as all requests are turned away."""
         pending = asyncio.ensure_future(work)
         self._pending.add(pending)
         if self._closing:
@@ -123,7 +123,7 @@ class AppState:
             await asyncio.wait((pending,))
         finally:
             self._pending.discard(pending)
-            pending.cancel()  # changes nothing, unless whoever asked is cancelled
+            pending.cancel()  # changes nothing, unless the caller is cancelled
         if pending.cancelled():
             raise self._closing or asyncio.CancelledError
         return pending.result()

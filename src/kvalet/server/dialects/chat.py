@@ -63,7 +63,7 @@ class ChatAnswer(OpenAIAnswer):
 
     @override
     def opening(self, index: int) -> bytes:
-        """The chunk that says who speaks."""
+        """The chunk with the role."""
         if index in self._opened:
             return b""
         self._opened.add(index)

@@ -1,6 +1,6 @@
 """What a dialect is: one way to ask for text, and to be answered.
 
-Whoever serves a request knows this module and no dialect in particular. A dialect keeps nothing:
+The routes and replies know this module and no dialect in particular. A dialect keeps nothing:
 parsing a body gives a `Job`, and that brings the `Answer` which writes down what happens to it.
 """
 

@@ -1,1 +1,1 @@
-"""The endpoints, grouped by who uses them."""
+"""The endpoints, grouped by their users."""

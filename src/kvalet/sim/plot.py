@@ -1,4 +1,4 @@
-"""Pictures: policies side by side, and who held the pool when. Needs matplotlib.
+"""Pictures: policies side by side, and which chat held the pool when. Needs matplotlib.
 
 Colours are Okabe and Ito's, which the colour-blind can tell apart; nothing is told by colour alone.
 """

@@ -1,4 +1,4 @@
-"""Who asks for what, and when: requests drawn from a seed, nothing else.
+"""Which requests come, and when: drawn from a seed, nothing else.
 
 A workload draws conversations of one or more turns; an arrival pattern says when each begins. A
 further turn comes after its pause when the answer before it has ended, and its prompt is the whole

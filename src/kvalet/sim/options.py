@@ -96,7 +96,7 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
             f"--{name}", dest="form", action="store_const", const=name, default="table", help=about
         )
     add("--plot", type=Path, metavar="FILE.png", help="the table as a picture")
-    add("--timeline", type=Path, metavar="FILE.png", help="a picture of what held the pool in the first run")
+    add("--timeline", type=Path, metavar="FILE.png", help="what held the pool in the first run")
 
 
 def _whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvalet.cli.config import ServeConfig, add_flags, knobs, load, settings
-from kvalet.cli.serve import context, props, scheduler_config, server_settings
+from kvalet.cli.serve import context, props, scheduler_config
 from kvalet.core.config import (
     PreemptionConfig,
     SchedulerConfig,
@@ -43,8 +43,8 @@ def scheduling(*args: str) -> SchedulerConfig:
         ("LLAMA_ARG_PREEMPT_ASYNC", "0", "preempt_async", False),
         ("LLAMA_SERVER_PREEMPT_MIRROR", "off", "preempt_mirror", False),
         ("LLAMA_ARG_CACHE_RAM", "0", "cache_ram", 0),
-        ("LLAMA_ARG_PREEMPT_DISK", "/", "preempt_disk", "/"),
-        ("LLAMA_ARG_SLOT_SAVE_PATH", ".", "slot_save_path", "."),
+        ("LLAMA_ARG_PREEMPT_DISK", "/", "preempt_disk", Path("/")),
+        ("LLAMA_ARG_SLOT_SAVE_PATH", ".", "slot_save_path", Path(".")),
         ("LLAMA_SERVER_PREEMPT_POLICY", "largest", "preempt_policy", "largest"),
         ("LLAMA_SERVER_PREEMPT_TRIGGER", "watermark", "preempt_trigger", "watermark"),
         ("LLAMA_SERVER_PREEMPT_HIGH", "90", "preempt_high", 90),
@@ -144,7 +144,7 @@ def test_slots_are_saved_where_files_can_be_written(tmp_path: Path) -> None:
         parse("--slot-save-path", "/proc")
     complaint = "--slot-save-path: expected a folder that can be written to, not '/proc'"
     assert str(caught.value) == complaint
-    assert parse("--slot-save-path", str(tmp_path)).http.slot_save_path == str(tmp_path)
+    assert parse("--slot-save-path", str(tmp_path)).http.slot_save_path == tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
@@ -196,7 +196,7 @@ def test_disk_needs_ram(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^--preempt-disk needs a --preempt-ram above 0: .+$"):
         parse(*disk, "0")
     for ram in ("1", "-1"):
-        assert parse(*disk, ram).disk.folder == str(tmp_path)
+        assert parse(*disk, ram).disk.folder == tmp_path
 
 
 def test_copies_beside_steps_look_ahead_and_mirror() -> None:
@@ -292,19 +292,16 @@ def test_a_context_that_holds_no_chat() -> None:
 
 
 def test_no_limit_on_tokens_is_llama_cpp_s_minus_one() -> None:
-    assert server_settings(parse("--predict", "-1")).max_new_tokens is None
+    assert parse("--predict", "-1").http.max_new_tokens is None
 
 
 def test_the_server_is_told() -> None:
-    told = server_settings(
-        parse("--park-timeout", "9", "--drain-seconds", "4", "--sse-ping-interval", "0")
-    )
+    told = parse(
+        "--park-timeout", "9", "--drain-seconds", "4", "--sse-ping-interval", "0", "--api-key", "k"
+    ).http
+    assert told.api_keys == ("k",)
     assert (told.park_timeout_s, told.drain_s, told.sse_ping_interval_s) == (9.0, 4.0, 0)
     assert told.slot_save_path is None
-
-
-def test_the_server_is_told_where_slots_are_saved(tmp_path: Path) -> None:
-    assert server_settings(parse("--slot-save-path", str(tmp_path))).slot_save_path == tmp_path
 
 
 def test_knobs_that_are_set() -> None:

@@ -14,7 +14,8 @@ import uvicorn
 
 from kvalet.server.app import create_app
 from kvalet.server.listen import listen, url_of
-from kvalet.server.state import AppState, ServerSettings
+from kvalet.server.settings import ServerSettings
+from kvalet.server.state import AppState
 from tests.server.fakes import FakeService, Script, make_model
 
 TIMEOUT_S = 30.0

@@ -17,7 +17,7 @@ from kvalet.core.request import Request
 from kvalet.runtime.messages import Event, Sink, SlotState, Snapshot
 from kvalet.server.model import ServedModel
 from kvalet.server.run import run
-from kvalet.server.state import ServerSettings
+from kvalet.server.settings import ServerSettings
 from tests.builders import said
 from tests.server.fakes import FakeService, endless, finished, make_model, plays
 

@@ -15,7 +15,8 @@ from kvalet.runtime.service import Service
 from kvalet.runtime.stream import Vocabulary
 from kvalet.server.app import create_app
 from kvalet.server.model import ServedModel
-from kvalet.server.state import AppState, ServerSettings
+from kvalet.server.settings import ServerSettings
+from kvalet.server.state import AppState
 from tests.builders import SchedulerOptions, make_config
 from tests.server.edge import Edge
 from tests.server.fakes import EOS, ByteTokenizer, FakeService

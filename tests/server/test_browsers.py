@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from kvalet.server.state import ServerSettings
+from kvalet.server.settings import ServerSettings
 from tests.server.edge import Edge, LiveEdge
 
 ASKING = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-any"}

@@ -15,7 +15,8 @@ from kvalet.server.dialects.dialect import Choice, Defaults, Dialect, Job
 from kvalet.server.dialects.error import ErrorReport
 from kvalet.server.dialects.framing import Framing
 from kvalet.server.model import ServedModel
-from kvalet.server.state import AppState, ServerSettings
+from kvalet.server.settings import ServerSettings
+from kvalet.server.state import AppState
 from tests.builders import said
 from tests.server.edge import Edge, parse_events
 from tests.server.fakes import FakeService, finished, make_model, plays, says

@@ -11,7 +11,7 @@ from kvalet.core.request import Request
 from kvalet.errors import EngineError
 from kvalet.runtime.messages import Delta, Event, Failed, Preempted, Resumed
 from kvalet.server.notices import KEEPALIVE_S, Cadence, Notices
-from kvalet.server.state import ServerSettings
+from kvalet.server.settings import ServerSettings
 from tests.builders import said
 from tests.server.edge import LiveEdge, live_edge, raw_request, wait_until
 from tests.server.fakes import by_choice, finished, info_of, plays, says, silent

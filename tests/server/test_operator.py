@@ -6,7 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvalet import __version__
 from kvalet.errors import Overloaded
 from kvalet.server.app import create_app
-from kvalet.server.state import AppState, ServerSettings
+from kvalet.server.settings import ServerSettings
+from kvalet.server.state import AppState
 from tests.server.edge import Edge
 from tests.server.fakes import FakeService
 

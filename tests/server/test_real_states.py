@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvalet.cli.flags import ServeConfig
-from kvalet.cli.serve import load_model, server_settings
+from kvalet.cli.serve import load_model
 from kvalet.settings import changed
 from tests.engine.tiny_models import write_tiny_llama
 from tests.server.edge import Edge
@@ -41,10 +41,10 @@ def serving(model: Path, folder: Path) -> Iterator[Edge]:
         threads=1,
         exact="off",
         check=True,
-        slot_save_path=str(folder),
+        slot_save_path=folder,
     )
     served, _ = load_model(config, model)
-    edge = Edge(settings=server_settings(config))
+    edge = Edge(settings=config.http)
     edge.state.open(served)
     try:
         yield edge

@@ -14,7 +14,7 @@ from kvalet.server.dialects.body import IGNORED, REFUSED, Body
 from kvalet.server.dialects.chat import ChatBody
 from kvalet.server.dialects.completions import CompletionBody
 from kvalet.server.dialects.llamacpp import LlamaBody
-from kvalet.server.state import ServerSettings
+from kvalet.server.settings import ServerSettings
 from tests.server.edge import Edge
 from tests.server.fakes import ByteTokenizer, FakeService
 

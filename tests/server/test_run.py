@@ -17,7 +17,7 @@ from kvalet.errors import ConfigError, ModelFileError
 from kvalet.server.listen import listen
 from kvalet.server.model import ServedModel
 from kvalet.server.run import run
-from kvalet.server.state import ServerSettings
+from kvalet.server.settings import ServerSettings
 from tests.server.edge import wait_until
 
 STREAM = {"prompt": "x", "stream": True}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvalet.server.state import ServerSettings
+from kvalet.server.settings import ServerSettings
 from tests.server.edge import Edge
 
 

@@ -15,7 +15,7 @@ from kvalet.engine.host.statefile import StateHeader, read_header, write_state
 from kvalet.errors import EngineError, StateFileGone
 from kvalet.server import state
 from kvalet.server.routes import slots
-from kvalet.server.state import ServerSettings
+from kvalet.server.settings import ServerSettings
 from kvalet.server.waiting import STEP_BOUNDARY_S, answered
 from tests.server.edge import TIMEOUT_S, Edge
 

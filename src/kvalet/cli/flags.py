@@ -1,12 +1,11 @@
-"""What a server can be told: its own settings, and the scheduler's (`core/config.py`).
+"""What a server can be told, in all: settings of its own, of the scheduler (`core/config.py`), and
+of the HTTP side (`server/settings.py`).
 
 Names, variables and defaults are llama.cpp's where it has them.
 """
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from kvalet.core.config import (
     UNLIMITED,
@@ -17,7 +16,8 @@ from kvalet.core.config import (
     SlotConfig,
     StepConfig,
 )
-from kvalet.settings import integer, number, setting, switch, text
+from kvalet.server.settings import ServerSettings, folder
+from kvalet.settings import integer, setting, switch, text
 
 DEFAULT_CTX_LIMIT = 8192  # without -c; a model's own context may be far larger than memory
 
@@ -27,31 +27,6 @@ def exactness(text: str) -> str:
     if mode not in ("auto", "on", "off"):
         raise ValueError("auto, on or off")
     return mode
-
-
-def folder(path: str) -> str:
-    if not Path(path).is_dir():
-        raise ValueError("an existing folder")
-    return path
-
-
-def writable_folder(path: str) -> str:
-    try:
-        with NamedTemporaryFile(dir=folder(path)):
-            return path
-    except OSError:
-        raise ValueError("a folder that can be written to") from None
-
-
-def origins(given: str) -> tuple[str, ...]:
-    """Of web pages, with commas between them."""
-    found = tuple(item.strip() for item in given.split(","))
-    for origin in found:
-        if origin not in ("*", "localhost") and not re.fullmatch(
-            r"[a-z][\w+.-]*://[^/\s]+", origin
-        ):
-            raise ValueError("origins such as https://chat.example with commas between, or *")
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +80,7 @@ class LoadConfig:
 class DiskConfig:
     """What is held in files, in MiB."""
 
-    folder: str | None = setting(
+    folder: Path | None = setting(
         "--preempt-disk DIR",
         "LLAMA_ARG_PREEMPT_DISK",
         folder,
@@ -119,76 +94,6 @@ class DiskConfig:
         integer(UNLIMITED),
         8192,
         "most that parked chats take of --preempt-disk; -1: no limit",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class HttpConfig:
-    """Whom is answered, and how."""
-
-    host: str = setting(
-        "--host ADDRESS", "LLAMA_ARG_HOST", text, "127.0.0.1", "address to listen on"
-    )
-    port: int = setting(
-        "--port PORT",
-        "LLAMA_ARG_PORT",
-        integer(0, 65535),
-        8080,
-        "port to listen on; 0: any free one",
-    )
-    api_key: str | None = setting(
-        "--api-key KEY",
-        "LLAMA_API_KEY",
-        text,
-        None,
-        "what clients must send as `Authorization: Bearer KEY`",
-        shown="none",
-    )
-    cors_origins: tuple[str, ...] = setting(
-        "--cors-origins ORIGINS",
-        "LLAMA_ARG_CORS_ORIGINS",
-        origins,
-        (),
-        "web pages that may use the server beside those of this machine, such as "
-        "`https://chat.example`, with commas between; `*`: any",
-        shown="localhost",
-    )
-    predict: int | None = setting(
-        "-n, --predict N",
-        "LLAMA_ARG_N_PREDICT",
-        integer(UNLIMITED),
-        None,
-        "most tokens generated for a request that does not say how many; -1: no limit",
-        shown="until the context is full",
-    )
-    sse_ping_interval: int = setting(
-        "--sse-ping-interval SECONDS",
-        "LLAMA_ARG_SSE_PING_INTERVAL",
-        integer(-1),
-        30,
-        "a stream that stays silent for so long gets a comment, `: ping`; 0 or -1: never",
-    )
-    drain_seconds: float = setting(
-        "--drain-seconds SECONDS",
-        "LLAMA_SERVER_DRAIN_SECONDS",
-        number(0),
-        0.0,
-        "how long chats, saves and restores may go on after SIGTERM, while new ones get 503",
-    )
-    park_timeout: float = setting(
-        "--park-timeout SECONDS",
-        "LLAMA_SERVER_PARK_TIMEOUT",
-        number(0),
-        300.0,
-        "how long a slot stays parked on request when the request does not say",
-    )
-    slot_save_path: str | None = setting(
-        "--slot-save-path DIR",
-        "LLAMA_ARG_SLOT_SAVE_PATH",
-        writable_folder,
-        None,
-        "folder of the files that `POST /slots/{id}?action=save` writes and `restore` reads",
-        shown="none",
     )
 
 
@@ -225,5 +130,5 @@ class ServeConfig:
     copies: CopyConfig = field(default_factory=CopyConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     disk: DiskConfig = field(default_factory=DiskConfig)
-    http: HttpConfig = field(default_factory=HttpConfig)
+    http: ServerSettings = field(default_factory=ServerSettings)
     watch: WatchConfig = field(default_factory=WatchConfig)

@@ -17,7 +17,7 @@ from rich.markup import escape
 from kvalet.cli import announce
 from kvalet.cli.config import knobs
 from kvalet.cli.flags import DEFAULT_CTX_LIMIT, ServeConfig
-from kvalet.core.config import UNLIMITED, SchedulerConfig
+from kvalet.core.config import SchedulerConfig
 from kvalet.core.plan import PAGE_CELLS, pages_for
 from kvalet.engine.base import EngineInfo
 from kvalet.engine.ggml.engine import load_engine
@@ -34,7 +34,6 @@ from kvalet.runtime.service import Service
 from kvalet.runtime.stream import Vocabulary
 from kvalet.server.model import ServedModel
 from kvalet.server.run import run as run_server
-from kvalet.server.state import ServerSettings
 from kvalet.settings import values_of
 
 # The engine thread waits at most this long for Python code of another one (docs/adr/0005).
@@ -61,7 +60,7 @@ def run(config: ServeConfig) -> int:
     if config.preemption.entry_order == "pass":
         logger.warning("--preempt-resume pass: small chats may keep a large one waiting for long")
     if config.http.slot_save_path:
-        _remove_leftovers(Path(config.http.slot_save_path))
+        _remove_leftovers(config.http.slot_save_path)
     facts: list[str] = []
 
     def load() -> ServedModel:
@@ -74,10 +73,10 @@ def run(config: ServeConfig) -> int:
     def on_ready(url: str) -> None:
         listening = f"listening on [bold]{escape(url)}[/], Ctrl-C stops\n"
         console.print(
-            *facts, listening, *announce.curl(url, has_key=bool(config.http.api_key)), sep="\n"
+            *facts, listening, *announce.curl(url, has_key=bool(config.http.api_keys)), sep="\n"
         )
 
-    return run_server(server_settings(config), load, on_ready)
+    return run_server(config.http, load, on_ready)
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -86,25 +85,6 @@ def _remove_leftovers(folder: Path) -> None:
         remove_leftovers(folder)
     except OSError as error:
         raise ConfigError(f"--slot-save-path {folder}: {error.strerror}") from None
-
-
-def server_settings(config: ServeConfig) -> ServerSettings:
-    http = config.http
-    return ServerSettings(
-        host=http.host,
-        port=http.port,
-        api_keys=(http.api_key,) if http.api_key else (),
-        cors_origins=http.cors_origins,
-        max_new_tokens=None if http.predict == UNLIMITED else http.predict,
-        sse_ping_interval_s=http.sse_ping_interval,
-        park_timeout_s=http.park_timeout,
-        drain_s=http.drain_seconds,
-        slot_save_path=_folder(http.slot_save_path),
-    )
-
-
-def _folder(path: str | None) -> Path | None:
-    return None if path is None else Path(path)
 
 
 def load_model(config: ServeConfig, path: Path) -> tuple[ServedModel, EngineInfo]:
@@ -155,7 +135,7 @@ def _start_engine(
         probe_s=PROBE_S[config.load.exact],
         cache_dir=platformdirs.user_cache_path("kvalet", appauthor=False) / "facts",
         async_copies=config.copies.beside_steps,
-        disk_dir=_folder(config.disk.folder),
+        disk_dir=config.disk.folder,
     )
     try:
         if config.load.exact == "on":

@@ -26,7 +26,8 @@ from kvalet.errors import Overloaded
 from kvalet.server.app import create_app
 from kvalet.server.listen import listen, url_of
 from kvalet.server.model import ServedModel
-from kvalet.server.state import AppState, ServerSettings, engine_stopped
+from kvalet.server.settings import ServerSettings
+from kvalet.server.state import AppState, engine_stopped
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,7 @@ new begins.
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -19,25 +17,12 @@ from kvalet.errors import Overloaded
 from kvalet.server.dialects.dialect import Defaults, Job
 from kvalet.server.handle import RequestHandle
 from kvalet.server.model import ServedModel
+from kvalet.server.settings import ServerSettings
 
 T = TypeVar("T")
 
 LOADING = "Loading model"  # llama.cpp's words
 NUM_WORKERS = 2  # so that a long prompt being tokenised does not hold up a short one
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    host: str = "127.0.0.1"
-    port: int = 8080  # 0: any free one
-    api_keys: tuple[str, ...] = ()  # empty: none needed
-    cors_origins: tuple[str, ...] = ()  # of web pages that may ask, beside this machine's own
-    max_new_tokens: int | None = None  # of requests that do not say; None: until n_ctx
-    max_body_bytes: int = 64 << 20
-    sse_ping_interval_s: float = 30.0  # not above 0: no pings
-    park_timeout_s: float = 300.0  # of slots parked on request
-    drain_s: float = 0.0  # how long those being served may go on after SIGTERM
-    slot_save_path: Path | None = None  # where state files lie; None: none are saved
 
 
 class AppState:

@@ -25,9 +25,9 @@ from rich.console import Console
 
 from kvalet.bench.chats import Chat, ChatState, MomentKind
 from kvalet.bench.figures import Figures, counts
-from kvalet.bench.harness import FIRST, Case, Played, Row, Turn, comparison, exit_code, measure
+from kvalet.bench.harness import FIRST, Case, Played, exit_code, measure
 from kvalet.bench.loads import Load, Session
-from kvalet.bench.report import circumstances
+from kvalet.bench.report import Row, Turn, circumstances, comparison, told
 from kvalet.bench.target import Where
 from kvalet.cli.config import settings
 from kvalet.cli.signals import end_on_sigterm
@@ -113,7 +113,7 @@ def simulated(names: Sequence[str], costs: CostModel) -> Turn:
         values = (found.makespan_s, found.mean_completion_s, found.parks, found.tokens_recomputed)
         return _row(name, {"chats": found.requests, "complete": found.completed}, *values)
 
-    return Turn([row(name) for name in names], ())
+    return Turn({name: row(name) for name in names}, ())
 
 
 def load_of(name: str) -> tuple[Request, ...]:
@@ -206,8 +206,7 @@ def main() -> int:
     said = simulated(live.names, costs)
     both = [{"live": turns[FIRST], "simulated": said} for turns in rounds]
     console.print("", *comparison(both), sep="\n")
-    told = [{name: asdict(turn) for name, turn in turns.items()} for turns in both]
-    console.print(json.dumps({**circumstances(), "costs": asdict(costs), "rounds": told}))
+    console.print(json.dumps({**circumstances(), "costs": asdict(costs), **told(both)}))
     return exit_code(rounds)
 
 

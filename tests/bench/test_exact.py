@@ -2,7 +2,7 @@
 
 from kvalet.bench.exact import AGAIN, ALONE, BESIDE, Exact, requests
 from kvalet.bench.figures import first_difference, num_same
-from kvalet.bench.harness import Row
+from kvalet.bench.report import Row
 from tests.bench.streams import PARKED, chat, failed, played
 
 BACK, COMPUTED = "parked every 16 tokens, copied back", "parked every 16 tokens, computed again"

@@ -17,19 +17,15 @@ from kvalet.bench.harness import (
     Benchmark,
     Case,
     Played,
-    Row,
-    Turn,
-    comparison,
     exit_code,
     measure,
-    ratios_of,
-    tables,
 )
 from kvalet.bench.latency import Latency
 from kvalet.bench.loads import Session
 from kvalet.bench.prefix import Prefix
 from kvalet.bench.pressure import Pressure
 from kvalet.bench.prompts import pressing_chats
+from kvalet.bench.report import Row, Turn, comparison, tables, told
 from kvalet.bench.target import Where
 from kvalet.errors import ConfigError, EngineError
 from tests.bench.foreign import Foreign, serving
@@ -136,7 +132,7 @@ def test_servers_of_its_own_are_started_or_it_is_refused() -> None:
 
 
 def turn(faults: tuple[str, ...] = (), **figures: float | None) -> Turn:
-    return Turn([Row("a", figures)], faults)
+    return Turn({"a": Row("a", figures)}, faults)
 
 
 ROUNDS = [
@@ -148,9 +144,9 @@ ROUNDS = [
 
 
 def test_ratios_are_by_round_where_all_were_complete() -> None:
-    assert ratios_of(ROUNDS) == {
-        ("a", "speed"): {SECOND: [100 / 50.25, 1.0]},
-        ("a", "failed"): {SECOND: []},
+    assert told(ROUNDS)["ratios"] == {
+        "a: speed": {SECOND: [100 / 50.25, 1.0]},
+        "a: failed": {SECOND: []},
     }
 
 
@@ -162,9 +158,14 @@ def test_a_comparison_has_medians_and_ranges() -> None:
 
 
 def test_rows_with_other_figures_are_in_another_table() -> None:
-    first = Turn([Row("a", {"x": 1.0}), Row("b", {"x": None}), Row("c", {"y": 3.0})], ())
-    second = Turn([Row("a", {"x": 2.0}), Row("b", {"x": None}), Row("c", {"y": 3.0})], ())
-    lines = [line for line in tables([first, second]) if not line.startswith("|-")]
+    rounds = [
+        {FIRST: Turn({row.case: row for row in rows}, ())}
+        for rows in (
+            (Row("a", {"x": 1.0}), Row("b", {"x": None}), Row("c", {"y": 3.0})),
+            (Row("a", {"x": 2.0}), Row("b", {"x": None}), Row("c", {"y": 3.0})),
+        )
+    ]
+    lines = [line for line in tables(rounds) if not line.startswith("|-")]
     assert lines == [
         *("| case | x |", "| a | 2 (1-2) |", "| b | - |", ""),
         *("| case | y |", "| c | 3 |", ""),

@@ -9,7 +9,8 @@ import pytest
 from bench.peers import llama_cpp
 
 from kvalet.bench import harness
-from kvalet.bench.harness import FIRST, Benchmark, Round, Row, Turn
+from kvalet.bench.harness import FIRST, Benchmark
+from kvalet.bench.report import Round, Row, Turn
 from kvalet.bench.target import Where
 from kvalet.errors import EngineError
 
@@ -20,7 +21,7 @@ def serving(command: Sequence[str]) -> Iterator[str]:
 
 
 def measured(first: Sequence[str], second: Sequence[str]) -> list[Round]:
-    rows = [Row("a", {"x": 1.0})]
+    rows = {"a": Row("a", {"x": 1.0})}
     return [{FIRST: Turn(rows, first), "server 2": Turn(rows, second)}]
 
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from kvalet.bench.chats import Chat
-from kvalet.bench.harness import Played, Row
+from kvalet.bench.harness import Played
 from kvalet.bench.prefix import COLD, DISK, FIRST_TURN, HOST, POOL, SECOND_TURN, Prefix
 from kvalet.bench.prompts import long_messages
+from kvalet.bench.report import Row
 from tests.bench.streams import chat, failed, moments, played
 
 

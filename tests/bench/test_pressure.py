@@ -6,10 +6,11 @@ import pytest
 
 from kvalet.bench.chats import Chat
 from kvalet.bench.figures import MIB
-from kvalet.bench.harness import Played, Row
+from kvalet.bench.harness import Played
 from kvalet.bench.loads import SMALL
 from kvalet.bench.pressure import ALONE, TOGETHER, Pressure, budgets_between
 from kvalet.bench.prompts import pressing_chats, uneven_chats
+from kvalet.bench.report import Row
 from kvalet.bench.target import Where
 from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
 from tests.bench.streams import PARKED, chat, failed, moments, played

@@ -45,7 +45,7 @@ def test_an_answer_is_as_long_as_in_the_simulation() -> None:
 def test_both_have_the_same_figures() -> None:
     one = played([chat("0", moments("sent 1, piece 4")), chat("1", moments("sent 2, piece 9"))])
     (live,) = Live().rows({"ample": one})
-    (said,) = simulated.simulated(["ample"], CostModel()).rows
+    said = simulated.simulated(["ample"], CostModel()).rows["ample"]
     assert (live.figures["makespan s"], live.figures["mean completion s"]) == (8.0, 5.0)
     assert live.figures["parks"] is None
     assert set(said.figures) <= set(live.figures)
@@ -65,7 +65,7 @@ def test_conversations_are_played_on_a_real_server(
     monkeypatch.setattr(simulated, "load_of", lambda name: requests)
     monkeypatch.setitem(CONFIGURATIONS, "two", changed(Scenario(), ctx_size=256, parallel=2))
     (turns,) = measure(print, Where(model=str(model)), Live(("two",)))
-    (row,) = turns[FIRST].rows
+    row = turns[FIRST].rows["two"]
     assert not turns[FIRST].faults
     assert (row.figures["complete"], row.figures["failed"]) == (3, 0)
     assert (row.figures["parks"] or 0) >= 1

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from kvalet.bench.chats import Chat, Moment
-from kvalet.bench.harness import Played, Row
+from kvalet.bench.harness import Played
+from kvalet.bench.report import Row
 from kvalet.bench.stall import APART, EVERY, SYNC, UNFORCED, Stall
 from tests.bench.streams import PARKED, chat, moments, played, steps
 

@@ -11,9 +11,10 @@ from typing import ClassVar, Final
 
 from kvalet.bench.figures import counts, ratio
 from kvalet.bench.gaps import tokens_per_s
-from kvalet.bench.harness import Case, Played, Row
+from kvalet.bench.harness import Case, Played
 from kvalet.bench.loads import at_once, while_all_run
 from kvalet.bench.prompts import pressing_chats
+from kvalet.bench.report import Row
 from kvalet.bench.target import Where
 
 COUNTS: Final = (1, 4)  # chats at once

@@ -15,9 +15,10 @@ import httpx
 
 from kvalet.bench.chats import Chat
 from kvalet.bench.figures import MIB, counts, first_difference, num_same, told
-from kvalet.bench.harness import Case, Played, Row
+from kvalet.bench.harness import Case, Played
 from kvalet.bench.loads import Bodies, in_groups, one_by_one, without_cache
 from kvalet.bench.prompts import pressing_chats
+from kvalet.bench.report import Row
 from kvalet.bench.target import Where
 
 NUM_BESIDE: Final = 4

@@ -15,9 +15,10 @@ from typing import ClassVar, Final
 
 from kvalet.bench.chats import Chat
 from kvalet.bench.figures import counts, gaps_s, percentiles, rate, ratio
-from kvalet.bench.harness import Case, Played, Row
+from kvalet.bench.harness import Case, Played
 from kvalet.bench.loads import Arrival, arriving
 from kvalet.bench.prompts import mixed_request
+from kvalet.bench.report import Row
 from kvalet.bench.target import Where
 
 WORDS: Final = (8, 320)  # of a prompt; drawn evenly on a logarithmic scale, as the tokens

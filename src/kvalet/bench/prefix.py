@@ -14,9 +14,10 @@ from typing import ClassVar, Final, TypeAlias
 
 from kvalet.bench.chats import Chat
 from kvalet.bench.figures import counts, ratio
-from kvalet.bench.harness import Case, Played, Row
+from kvalet.bench.harness import Case, Played
 from kvalet.bench.loads import Load, Session
 from kvalet.bench.prompts import long_messages
+from kvalet.bench.report import Row
 from kvalet.bench.target import Where
 from kvalet.errors import EngineError
 

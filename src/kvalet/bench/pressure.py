@@ -23,7 +23,7 @@ from kvalet.bench.figures import (
     swaps,
     told,
 )
-from kvalet.bench.harness import Case, Played, Row
+from kvalet.bench.harness import Case, Played
 from kvalet.bench.loads import (
     SMALL,
     Bodies,
@@ -33,6 +33,7 @@ from kvalet.bench.loads import (
     without_cache,
 )
 from kvalet.bench.prompts import pressing_chats, uneven_chats
+from kvalet.bench.report import Row
 from kvalet.bench.target import Where
 from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
 from kvalet.errors import ConfigError

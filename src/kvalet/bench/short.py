@@ -11,14 +11,13 @@ from typing import Final
 
 from rich.console import Console
 
-from kvalet.bench import harness
 from kvalet.bench.decode import Decode
 from kvalet.bench.exact import Exact
-from kvalet.bench.harness import FIRST, Benchmark, Round, Row, by_case, exit_code, measure
+from kvalet.bench.harness import FIRST, Benchmark, exit_code, measure
 from kvalet.bench.latency import Latency
 from kvalet.bench.prefix import Prefix
 from kvalet.bench.pressure import Pressure
-from kvalet.bench.report import circumstances, markdown, spread
+from kvalet.bench.report import Round, circumstances, faults_of, markdown, spread, values
 from kvalet.bench.stall import Stall
 from kvalet.bench.target import Where
 
@@ -59,19 +58,15 @@ def run(console: Console, where: Where) -> int:
     lines = [line for name, rounds in found.items() for line in lines_of(name, rounds)]
     console.print("", *markdown(("benchmark", "case", "result"), lines), "", sep="\n")
     for name, rounds in found.items():
-        console.print(*(f"{name}: {fault}" for fault in harness.faults_of(rounds)), sep="\n")
+        console.print(*(f"{name}: {fault}" for fault in faults_of(rounds)), sep="\n")
     result = {"where": asdict(where), "lines": lines, "seconds": seconds}
     console.print(json.dumps({**circumstances(), **result}))
     return max(map(exit_code, found.values()))
 
 
 def lines_of(name: str, rounds: Sequence[Round]) -> Iterator[tuple[str, str, str]]:
-    for case, rows in by_case(turns[FIRST] for turns in rounds).items():
-        yield name, case, ", ".join(_result(rows))
-
-
-def _result(rows: Sequence[Row]) -> Iterator[str]:
-    for figure in SHOWN:
-        values = [row.figures.get(figure) for row in rows]
-        if any(value is not None for value in values):
-            yield f"{figure} {spread(values)}"
+    for case in rounds[0][FIRST].rows:
+        found = {figure: values(rounds, FIRST, case, figure) for figure in SHOWN}
+        known = {name: of for name, of in found.items() if any(value is not None for value in of)}
+        shown = (f"{figure} {spread(of)}" for figure, of in known.items())
+        yield name, case, ", ".join(shown)

@@ -15,9 +15,10 @@ from typing import ClassVar, Final
 
 from kvalet.bench.figures import MIB, counts, num_same, percentiles, ratio, told
 from kvalet.bench.gaps import Gap, gaps, tokens_per_s
-from kvalet.bench.harness import Case, Played, Row
+from kvalet.bench.harness import Case, Played
 from kvalet.bench.loads import staggered
 from kvalet.bench.prompts import pressing_chats
+from kvalet.bench.report import Row
 from kvalet.bench.target import Where
 
 EVERY: Final = 64

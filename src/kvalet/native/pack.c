@@ -18,9 +18,10 @@ form form_of(int32_t type) {
     return (form){0, FLOATS, -1, NULL, 0};
 }
 
-/* One row's block of 32, whatever its type: codes, and scales as they are packed. */
+/* One row's block of 32, whatever its type. */
 typedef struct row_block {
-    uint8_t codes[BLOCK];
+    uint8_t low[32];           /* nibbles: byte i is weight i, and weight 16 + i above; or bytes */
+    uint8_t high[BLOCK];       /* what weights of five and six bits have above them */
     uint16_t scale, minimum;   /* f16; of scales of scales: the header's */
     uint8_t times[2];          /* SUPER_SCALE_MIN: scale's, minimum's; SUPER_HALVES: each half's */
     uint8_t exponent;
@@ -32,22 +33,15 @@ static uint16_t f16_at(const uint8_t *p) {
     return bits;
 }
 
-static void nibbles(row_block *b, const uint8_t *qs) {
-    for (int i = 0; i < 16; i++) {
-        b->codes[i] = qs[i] & 15;
-        b->codes[16 + i] = qs[i] >> 4;
-    }
-}
-
 static void fifth_bits(row_block *b, const uint8_t *qh) {
     for (int i = 0; i < BLOCK; i++)
-        b->codes[i] |= (uint8_t)((qh[i / 8] >> i % 8 & 1) << 4);
+        b->high[i] = qh[i / 8] >> i % 8 & 1;
 }
 
 static void read_q8_0(row_block *b, const uint8_t *p) {
     b->scale = f16_at(p);
     for (int i = 0; i < BLOCK; i++)
-        b->codes[i] = (uint8_t)(p[2 + i] ^ 0x80); /* + 128 */
+        b->low[i] = p[2 + i] ^ 0x80; /* + 128 */
 }
 
 /* Q4_K and Q5_K: eight 6-bit scales and minima in 12 bytes. */
@@ -64,19 +58,20 @@ static void read_super_scales(row_block *b, const uint8_t *p, int j) {
     }
 }
 
-static void super_nibbles(row_block *b, const uint8_t *qs, int j) {
-    for (int i = 0; i < BLOCK; i++)
-        b->codes[i] = qs[j / 2 * 32 + i] >> (j % 2 ? 4 : 0) & 15;
+/* From 32 bytes that have these weights in their lower halves, or in their upper ones. */
+static void halves(row_block *b, const uint8_t *qs, int is_upper) {
+    int shift = is_upper ? 4 : 0;
+    for (int i = 0; i < 16; i++)
+        b->low[i] = (uint8_t)((qs[i] >> shift & 15) | (qs[16 + i] >> shift & 15) << 4);
 }
 
 static void read_q6_k(row_block *b, const uint8_t *p, int j) {
     const uint8_t *ql = p + 64 * (j / 4), *qh = p + 128 + 32 * (j / 4), *scales = p + 192;
     b->scale = f16_at(p + 208);
     memcpy(b->times, scales + 2 * j, 2);
-    for (int i = 0; i < BLOCK; i++) {
-        int low = ql[i + 32 * (j % 2)] >> (j % 4 < 2 ? 0 : 4) & 15;
-        b->codes[i] = (uint8_t)(low | (qh[i] >> 2 * (j % 4) & 3) << 4);
-    }
+    halves(b, ql + 32 * (j % 2), j % 4 >= 2);
+    for (int i = 0; i < BLOCK; i++)
+        b->high[i] = qh[i] >> 2 * (j % 4) & 3;
 }
 
 /* Block number `index` of a row at `row`. */
@@ -87,25 +82,25 @@ static void read_block(int32_t type, row_block *b, const uint8_t *row, int64_t i
     case Q4_0: case IQ4_NL:
         p = row + index * 18;
         b->scale = f16_at(p);
-        nibbles(b, p + 2);
+        memcpy(b->low, p + 2, 16);
         break;
     case Q4_1:
         p = row + index * 20;
         b->scale = f16_at(p);
         b->minimum = f16_at(p + 2);
-        nibbles(b, p + 4);
+        memcpy(b->low, p + 4, 16);
         break;
     case Q5_0:
         p = row + index * 22;
         b->scale = f16_at(p);
-        nibbles(b, p + 6);
+        memcpy(b->low, p + 6, 16);
         fifth_bits(b, p + 2);
         break;
     case Q5_1:
         p = row + index * 24;
         b->scale = f16_at(p);
         b->minimum = f16_at(p + 2);
-        nibbles(b, p + 8);
+        memcpy(b->low, p + 8, 16);
         fifth_bits(b, p + 4);
         break;
     case Q8_0:
@@ -114,19 +109,19 @@ static void read_block(int32_t type, row_block *b, const uint8_t *row, int64_t i
     case MXFP4:
         p = row + index * 17;
         b->exponent = p[0];
-        nibbles(b, p + 1);
+        memcpy(b->low, p + 1, 16);
         break;
     case Q4_K:
         p = row + index / SUPER * 144;
         read_super_scales(b, p, j);
-        super_nibbles(b, p + 16, j);
+        halves(b, p + 16 + j / 2 * 32, j % 2);
         break;
     case Q5_K:
         p = row + index / SUPER * 176;
         read_super_scales(b, p, j);
-        super_nibbles(b, p + 48, j);
+        halves(b, p + 48 + j / 2 * 32, j % 2);
         for (int i = 0; i < BLOCK; i++)
-            b->codes[i] |= (uint8_t)((p[16 + i] >> j & 1) << 4);
+            b->high[i] = p[16 + i] >> j & 1;
         break;
     case Q6_K:
         read_q6_k(b, row + index / SUPER * 210, j);
@@ -150,18 +145,20 @@ static int64_t row_bytes(int32_t type, int64_t num_in) {
     }
 }
 
-static void put_code(form f, uint8_t *quants, int r, int i, uint8_t code) {
-    int g = i / 4, at = 4 * r + i % 4;
-    if (f.bits == 8) {
-        quants[64 * g + at] = code;
+/* The block of row r. */
+static void put_quants(form f, uint8_t *quants, int r, const row_block *b) {
+    for (int g = 0; g < (f.bits == 8 ? 8 : 4); g++)
+        memcpy(quants + 64 * g + 4 * r, b->low + 4 * g, 4);
+    if (f.bits != 5 && f.bits != 6)
         return;
+    for (int g = 0; g < GROUPS; g++) { /* four bytes at once: no bit leaves its byte */
+        uint8_t *at = quants + 256 + 4 * r + (f.bits == 6 ? 64 * (g / 4) : 0);
+        uint32_t four, sum;
+        memcpy(&four, b->high + 4 * g, 4);
+        memcpy(&sum, at, 4);
+        sum |= four << (f.bits == 6 ? 2 * (g % 4) : g);
+        memcpy(at, &sum, 4);
     }
-    quants[64 * (g % 4) + at] |= (uint8_t)((code & 15) << (g < 4 ? 0 : 4));
-    uint8_t *high = quants + 256;
-    if (f.bits == 5)
-        high[at] |= (uint8_t)((code >> 4) << g);
-    else if (f.bits == 6)
-        high[64 * (g / 4) + at] |= (uint8_t)((code >> 4) << 2 * (g % 4));
 }
 
 static void put_scales(form f, uint8_t *header, uint8_t *scales, int r, const row_block *b) {
@@ -191,11 +188,10 @@ static void pack_quantised(int32_t type, form f, uint8_t *dst, const uint8_t *sr
             dst += header_bytes(f);
         }
         for (int r = 0; r < num_rows; r++) {
-            row_block b = {0};
+            row_block b = {.exponent = 0};
             read_block(type, &b, src + r * row_bytes(type, num_in), index);
             put_scales(f, header, dst, r, &b);
-            for (int i = 0; i < BLOCK; i++)
-                put_code(f, dst + scale_bytes(f), r, i, b.codes[i]);
+            put_quants(f, dst + scale_bytes(f), r, &b);
         }
         dst += block_bytes(f);
     }

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from gguf import GGMLQuantizationType
 
+from kvalet.engine import native
 from kvalet.engine.ggml.architectures.tensors import Need, Use
 from kvalet.engine.ggml.backend import Backend
 from kvalet.engine.ggml.engine import load_engine
@@ -76,10 +77,10 @@ def test_repacked_where_bits_are_kept(
     with GGUFFile.open(path) as file, Backend(threads=1) as backend:
         if backend.repack_buffer_type is None:
             pytest.skip("this processor's ggml repacks nothing")
-        weights = Weights(file, backend)
+        weights = Weights(file, backend, None)
         shape = file.tensors["blk.0.ffn_up.weight"].shape
         up = weights.load({"up": Need("blk.0.ffn_up", Use.LINEAR, shape)})["up"]
-        assert bool(weights.repacked_bytes) == is_repacked
+        assert bool(weights.copied_bytes) == is_repacked
         assert weights.granularity == granularity
         mapped = file.address(file.tensors["blk.0.ffn_up.weight"])
         assert (up.tensor.contents.data == mapped) != is_repacked
@@ -91,11 +92,24 @@ def test_a_tied_embedding_is_read_plain_and_multiplied_repacked(tmp_path: Path) 
     with GGUFFile.open(path) as file, Backend(threads=1) as backend:
         if backend.repack_buffer_type is None:
             pytest.skip("this processor's ggml repacks nothing")
-        weights = Weights(file, backend)
+        weights = Weights(file, backend, None)
         shape = file.tensors["token_embd.weight"].shape
         needs = {use.name: Need("token_embd", use, shape) for use in (Use.ROWS, Use.LINEAR)}
         loaded = weights.load(needs)
         assert loaded["ROWS"].tensor.contents.data != loaded["LINEAR"].tensor.contents.data
+        weights.close()
+
+
+@pytest.mark.parametrize("weight_type", ["F32", "BF16", "Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K"])
+def test_our_kernels_take_the_weights_of_types_they_have(weight_type: str, tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", weight_type=weight_type, tied=True)
+    with GGUFFile.open(path) as file, Backend(threads=1) as backend:
+        weights = Weights(file, backend, native.load())
+        shape = file.tensors["token_embd.weight"].shape
+        output = weights.load({"output": Need("token_embd", Use.LINEAR, shape)})["output"]
+        assert output.packed is not None
+        assert (output.packed.num_in, output.packed.num_out) == shape
+        assert (weights.granularity, len(weights.kinds)) == (1, 1)
         weights.close()
 
 

@@ -14,7 +14,9 @@ from tests.engine.tiny_models import write_tiny_llama
 pytestmark = pytest.mark.native
 
 
-def exactness(path: Path, budget_s: float, cache_dir: Path | None = None) -> Exactness:
+def exactness(
+    path: Path, budget_s: float, cache_dir: Path | None = None, *, own_linear: bool = True
+) -> Exactness:
     engine = load_engine(
         GGUFFile.open(path),
         num_pages=4,
@@ -23,15 +25,19 @@ def exactness(path: Path, budget_s: float, cache_dir: Path | None = None) -> Exa
         max_seqs=6,
         probe_s=budget_s,
         cache_dir=cache_dir,
+        own_linear=own_linear,
     )
     engine.close()
     return engine.info.report.exactness
 
 
+@pytest.mark.parametrize("own_linear", [True, False])
 @pytest.mark.parametrize("weight_type", ["F16", "Q4_1", "Q4_K"])
-def test_every_width_of_an_exact_model_is_proven(weight_type: str, tmp_path: Path) -> None:
+def test_every_width_of_an_exact_model_is_proven(
+    weight_type: str, own_linear: bool, tmp_path: Path
+) -> None:
     path = write_tiny_llama(tmp_path / "tiny.gguf", weight_type=weight_type)
-    found = exactness(path, budget_s=60)
+    found = exactness(path, budget_s=60, own_linear=own_linear)
     assert {"8 tokens", "64 tokens", "70 tokens", "6 outputs"} <= set(found.same)
     assert found.differ == found.unproven == ()
 
@@ -40,7 +46,7 @@ def test_a_wrong_granularity_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
     """Repacked Q4_K computes columns beyond a multiple of four with another kernel."""
     monkeypatch.setitem(weights.REPACKED_GRANULARITY, "q4_K", 1)
     path = write_tiny_llama(tmp_path / "tiny.gguf", weight_type="Q4_K")
-    found = exactness(path, budget_s=60)
+    found = exactness(path, budget_s=60, own_linear=False)
     assert found.differ, "either the probe is blind, or this ggml needs no padding here"
 
 

@@ -87,7 +87,8 @@ def test_nodes_of_a_graph(library: NativeLibrary, num_threads: int) -> None:
 
     def rows_of(values: list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]) -> object:
         stacked = np.stack([values[seq][position] for seq, position in rows])
-        tensor = ggml.ggml_new_tensor_2d(context, ggml.GGML_TYPE_F32, stacked[0].size, width)
+        heads, dim = stacked[0].shape
+        tensor = ggml.ggml_new_tensor_3d(context, ggml.GGML_TYPE_F32, dim, heads, width)
         ctypes.memmove(ggml.ggml_get_data(tensor), stacked.ctypes.data, stacked.nbytes)
         return tensor
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kvalet.errors import EngineError
 
-ABI = 1  # KVALET_ABI of native/kvalet.h, which this file mirrors
+ABI = 2  # KVALET_ABI of native/kvalet.h, which this file mirrors
 PAGE_CELLS = 32
 CHUNK_CELLS = 256
 MAX_HEAD_DIM = 512
@@ -116,8 +116,11 @@ class Input(ctypes.Structure):
 
 _ATTENTION = POINTER(Attention)
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
-    "kvalet_set_tensor_layout": (None, [c_int64, c_int64, c_int64]),
-    "kvalet_write_rows": (None, [_ATTENTION, c_void_p, c_void_p, c_int, c_int]),
+    "kvalet_set_tensor_layout": (None, [c_int64, c_int64, c_int64, c_int64]),
+    "kvalet_write_rows": (
+        None,
+        [_ATTENTION, c_void_p, c_int64, c_void_p, c_int64, c_int, c_int],
+    ),
     "kvalet_attend_rows": (None, [_ATTENTION, c_void_p, c_void_p, c_int, c_int, c_int]),
     "kvalet_fold_rows": (None, [_ATTENTION, c_void_p, c_int, c_int]),
     "kvalet_copy_pages": (None, [c_void_p, c_void_p, c_int64, c_int32]),
@@ -178,7 +181,9 @@ class NativeLibrary:
             function = getattr(self._lib, name)
             function.restype, function.argtypes = result, arguments
         tensor = ggml.ggml_tensor
-        self._lib.kvalet_set_tensor_layout(tensor.data.offset, tensor.ne.offset, tensor.src.offset)
+        self._lib.kvalet_set_tensor_layout(
+            tensor.data.offset, tensor.ne.offset, tensor.nb.offset, tensor.src.offset
+        )
         self.path = path
         self.isa: str = self._lib.kvalet_isa().decode()
         self.write = ggml.ggml_custom_op_t(("kvalet_write", self._lib))
@@ -195,7 +200,8 @@ class NativeLibrary:
 
     def write_rows(self, a: Attention, k: F32, v: F32, ith: int = 0, nth: int = 1) -> None:
         """k, v: [num_rows, num_kv_heads, head_dim]"""
-        self._lib.kvalet_write_rows(a, k.ctypes.data, v.ctypes.data, ith, nth)
+        size = k.shape[1] * k.shape[2]
+        self._lib.kvalet_write_rows(a, k.ctypes.data, size, v.ctypes.data, size, ith, nth)
 
     def attend_rows(self, a: Attention, q: F32, out: F32, ith: int = 0, nth: int = 1) -> None:
         """q, out: [width, num_heads, head_dim]; the layer's counter must be 0 before."""

@@ -2,12 +2,13 @@
 #include "kvalet.h"
 
 static struct {
-    int64_t data, ne, src;
+    int64_t data, ne, nb, src;
 } layout;
 
-void kvalet_set_tensor_layout(int64_t data, int64_t ne, int64_t src) {
+void kvalet_set_tensor_layout(int64_t data, int64_t ne, int64_t nb, int64_t src) {
     layout.data = data;
     layout.ne = ne;
+    layout.nb = nb;
     layout.src = src;
 }
 
@@ -15,9 +16,17 @@ static float *data_of(const struct ggml_tensor *t) {
     return *(float *const *)((const char *)t + layout.data);
 }
 
+static const struct ggml_tensor *source(const struct ggml_tensor *t, int i) {
+    return ((struct ggml_tensor *const *)((const char *)t + layout.src))[i];
+}
+
 static const float *input(const struct ggml_tensor *t, int i) {
-    const struct ggml_tensor *src = ((struct ggml_tensor *const *)((const char *)t + layout.src))[i];
-    return src ? data_of(src) : NULL;
+    return source(t, i) ? data_of(source(t, i)) : NULL;
+}
+
+/* Floats from one token of [dim, heads, width] to the next. */
+static int64_t token_stride(const struct ggml_tensor *t) {
+    return ((const int64_t *)((const char *)t + layout.nb))[2] / (int64_t)sizeof(float);
 }
 
 static int width_of(const struct ggml_tensor *t) {
@@ -30,7 +39,8 @@ static int num_elements(const struct ggml_tensor *t) {
 }
 
 void kvalet_write(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    kvalet_write_rows(userdata, input(dst, 0), input(dst, 1), ith, nth);
+    kvalet_write_rows(userdata, input(dst, 0), token_stride(source(dst, 0)), input(dst, 1),
+                      token_stride(source(dst, 1)), ith, nth);
 }
 
 void kvalet_attend(struct ggml_tensor *dst, int ith, int nth, void *userdata) {

@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KVALET_ABI 1             /* one more whenever a structure or a signature here changes */
+#define KVALET_ABI 2             /* one more whenever a structure or a signature here changes */
 #define KVALET_PAGE_CELLS 32
 #define KVALET_CHUNK_CELLS 256   /* positions per attention chunk, counted from 0 */
 #define KVALET_MAX_HEAD_DIM 512  /* the caller checks; kernels keep a block of heads on the stack */
@@ -70,14 +70,14 @@ typedef struct kvalet_attention {
 
 struct ggml_tensor;
 
-/* Where ggml_tensor keeps `data`, `ne` and `src`, in bytes. To be called once, before any graph
+/* Where ggml_tensor keeps `data`, `ne`, `nb` and `src`, in bytes. To be called once, before any graph
  * runs: ggml's headers are not there when this library is built. */
-void kvalet_set_tensor_layout(int64_t data, int64_t ne, int64_t src);
+void kvalet_set_tensor_layout(int64_t data, int64_t ne, int64_t nb, int64_t src);
 
 /* Graph nodes, for ggml_custom_4d(..., fn, n_tasks = -1, userdata = kvalet_attention *).
- * All tensors are f32 and contiguous.
+ * All tensors are f32, and contiguous but for those of write, whose rows may lie apart.
  *
- * write:     src[0] = K [head_dim * num_kv_heads, width] (rope applied), src[1] = V, same.
+ * write:     src[0] = K [head_dim, num_kv_heads, width] (rope applied), src[1] = V, same.
  *            Writes the rows' cells. dst: [1], unused, orders the graph.
  * attend:    src[0] = Q [head_dim * num_heads, width], src[1] = dst of write (for the order).
  *            dst: [head_dim * num_heads, width]. Rows whose work is not split are finished here.
@@ -89,7 +89,8 @@ void kvalet_attend(struct ggml_tensor *dst, int ith, int nth, void *userdata);
 void kvalet_fold(struct ggml_tensor *dst, int ith, int nth, void *userdata);
 
 /* The same work without a graph, for tests: one layer, called with ith/nth from the test. */
-void kvalet_write_rows(const kvalet_attention *a, const float *k, const float *v, int ith, int nth);
+void kvalet_write_rows(const kvalet_attention *a, const float *k, int64_t k_stride, const float *v,
+                       int64_t v_stride, int ith, int nth); /* floats from row to row */
 void kvalet_attend_rows(const kvalet_attention *a, const float *q, float *out, int width,
                         int ith, int nth);
 void kvalet_fold_rows(const kvalet_attention *a, float *out, int ith, int nth);

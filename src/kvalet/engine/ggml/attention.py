@@ -6,7 +6,7 @@ engine lives; what changes from step to step lies behind them.
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import ggml
 import numpy as np
@@ -16,12 +16,11 @@ from kvalet.engine import native
 from kvalet.engine.ggml.architectures.description import AttentionMixer
 from kvalet.engine.ggml.backend import Handle, Tensor
 from kvalet.engine.ggml.batch import Batch
+from kvalet.engine.ggml.linear import ALL_THREADS, node
 from kvalet.engine.ggml.planes import Place
 from kvalet.engine.ggml.pool import PagePool
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
-
-ALL_THREADS: Final = -1  # ggml's GGML_N_TASKS_MAX
 
 
 class Attention(Protocol):
@@ -37,7 +36,8 @@ class Attention(Protocol):
         ...
 
     def build(self, context: Handle, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q, k, v: f32, contiguous, rotated. -> f32 [heads * dim, width]"""
+        """q, k, v: f32 [dim, heads, width], rotated, q contiguous and a token's k and v too.
+        -> f32 [heads * dim, width]"""
         ...
 
 
@@ -91,35 +91,12 @@ class PagedAttention:
     def build(self, context: Handle, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         userdata = ctypes.addressof(self._structures[layer])
         mixer = self._mixers[layer]
-        size, width = mixer.num_heads * mixer.head_dim, v.contents.ne[1]
-        written = self._node(context, 1, 1, (k, v), self._library.write, userdata)
-        attended = self._node(context, size, width, (q, written), self._library.attend, userdata)
+        size, width = mixer.num_heads * mixer.head_dim, q.contents.ne[2]
+        kernels, kind = self._library, ggml.GGML_TYPE_F32
+        written = node(context, kind, (1, 1), (k, v), kernels.write, userdata)
+        attended = node(context, kind, (size, width), (q, written), kernels.attend, userdata)
         return ggml.ggml_custom_inplace(
-            context, attended, None, 0, self._library.fold, ALL_THREADS, userdata
-        )
-
-    def _node(
-        self,
-        context: Handle,
-        size: int,
-        width: int,
-        sources: tuple[Tensor, ...],
-        kernel: object,
-        userdata: int,
-    ) -> Tensor:
-        arguments = (ctypes.POINTER(ggml.ggml_tensor) * len(sources))(*sources)
-        return ggml.ggml_custom_4d(
-            context,
-            ggml.GGML_TYPE_F32,
-            size,
-            width,
-            1,
-            1,
-            arguments,
-            len(sources),
-            kernel,
-            ALL_THREADS,
-            userdata,
+            context, attended, None, 0, kernels.fold, ALL_THREADS, userdata
         )
 
 

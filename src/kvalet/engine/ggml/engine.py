@@ -142,7 +142,7 @@ class GgmlEngine:
             copies="asynchronous" if self._copier.is_asynchronous else "synchronous",
             compute_bytes=self._runner.compute_bytes,
             linear_weights=loaded.weights.kinds,
-            repacked_bytes=loaded.weights.repacked_bytes,
+            repacked_bytes=loaded.weights.copied_bytes,
             column_granularity=loaded.weights.granularity,
             exactness=exactness,
         )
@@ -160,13 +160,14 @@ def load_engine(
     cache_dir: Path | None = None,
     async_copies: bool = True,
     disk_dir: Path | None = None,
+    own_linear: bool = True,
 ) -> GgmlEngine:
     """An engine with the model of a file, which it takes over and closes, and a pool of `num_pages`
-    pages. A step takes at most
-    `max_step_tokens` rows of `max_seqs` sequences; `poison` fills unused pages with NaN; `probe_s`
-    is how long the exactness probe may take; `cache_dir` keeps what is found out about the file.
-    `async_copies`: transfers run beside the steps that follow, else in their own; `disk_dir`: the
-    host store's disk tier is a folder in this one.
+    pages. A step takes at most `max_step_tokens` rows of `max_seqs` sequences; `poison` fills
+    unused pages with NaN; `probe_s` is how long the exactness probe may take; `cache_dir` keeps
+    what is found out about the file. `async_copies`: transfers run beside the steps that follow,
+    else in their own; `disk_dir`: the host store's disk tier is a folder in this one; `own_linear`:
+    our kernels multiply by the weights whose types they have, not ggml's.
 
     Raises ModelFileError for the file, ConfigError for `disk_dir`, EngineFatal when memory does not
     suffice.
@@ -174,11 +175,11 @@ def load_engine(
     with ExitStack() as stack:
         stack.enter_context(file)
         folder = stack.enter_context(closing(OwnFolder(disk_dir))) if disk_dir else None
-        loaded = stack.enter_context(closing(LoadedModel(file, threads)))
+        loaded = stack.enter_context(closing(LoadedModel(file, threads, own_linear=own_linear)))
         num_vocab = loaded.model.description.num_vocab
         limits = Limits(num_vocab, num_pages, max_step_tokens, max_seqs)
         cache = FactCache(cache_dir)
-        root = fingerprint(file, loaded.library)
+        root = fingerprint(file, loaded.library, loaded.weights.kinds)
         exactness = prove(loaded, limits, probe_s, cache, root.hex())
         engine = GgmlEngine(loaded, limits, poison, root, exactness, folder, async_copies)
         stack.pop_all()

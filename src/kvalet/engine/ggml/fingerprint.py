@@ -1,11 +1,12 @@
 """What a page's bytes depend on beside its tokens: the root of the page names.
 
 Two engines with one fingerprint compute the same bits. It covers the model file, as far as its
-digest does, the type of keys and values, and the bytes of the libraries that compute, as built on
-this machine.
+digest does, the type of keys and values, the bytes of the libraries that compute, as built on this
+machine, and which of them multiply by what.
 """
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,9 +19,10 @@ from kvalet.model.gguf import GGUFFile
 KV_TYPE: Final = "f16"
 
 
-def fingerprint(file: GGUFFile, library: NativeLibrary) -> bytes:
-    """32 bytes."""
-    parts = (model_digest(file), KV_TYPE, *builds(library))
+def fingerprint(file: GGUFFile, library: NativeLibrary, kinds: Mapping[str, int]) -> bytes:
+    """32 bytes. `kinds`: which kernels multiply by how many weights of which type."""
+    kernels = (f"{kind}: {count}" for kind, count in kinds.items())
+    parts = (model_digest(file), KV_TYPE, *builds(library), *kernels)
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=32).digest()
 
 

@@ -17,6 +17,7 @@ from kvalet.engine.ggml.attention import Attention
 from kvalet.engine.ggml.backend import Backend, Context, Handle, Tensor, read, write
 from kvalet.engine.ggml.batch import Batch, Int32Array
 from kvalet.engine.ggml.builder import Builder
+from kvalet.engine.ggml.linear import LinearKernels
 from kvalet.errors import EngineFatal
 
 Logits: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
@@ -50,12 +51,14 @@ class Graphs:
         backend: Backend,
         build: Build,
         attention: Attention,
+        kernels: LinearKernels,
         batch: Batch,
         granularity: int,
     ) -> None:
         self._backend = backend
         self._build_model = build
         self._attention = attention
+        self._kernels = kernels
         self._batch = batch
         self._granularity = granularity
         self._graphs: OrderedDict[Shape, Graph] = OrderedDict()
@@ -119,7 +122,9 @@ class Graphs:
             buffer.place(context.new(ggml.GGML_TYPE_I32, size), buffer.base)
             for buffer, size in zip(self._inputs, _input_sizes(shape), strict=True)
         )
-        builder = Builder(context.handle, tokens, positions, outputs, self._attention)
+        builder = Builder(
+            context.handle, tokens, positions, outputs, self._attention, self._kernels
+        )
         logits = self._build_model(builder)
         ggml.ggml_set_output(logits)
         handle = ggml.ggml_new_graph_custom(context.handle, self._num_nodes, False)

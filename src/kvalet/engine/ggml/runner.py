@@ -50,7 +50,9 @@ class Runner:
             attention = PagedAttention(library, mixers, places, self.pool, self._batch)
             build = partial(model.build, layers=layers)
             granularity = loaded.weights.granularity
-            self._graphs = Graphs(backend, build, attention, self._batch, granularity)
+            self._graphs = Graphs(
+                backend, build, attention, loaded.kernels, self._batch, granularity
+            )
             stack.enter_context(closing(self._graphs))
             self._shift = KeyShift(backend, library, model.rotate, mixers, places)
             self._resources = stack.pop_all()

@@ -1,8 +1,8 @@
-"""The model's tensors as ggml sees them: in the mapped file, or repacked into memory for speed.
+"""The model's tensors: in the mapped file, or packed into memory for the kernels that multiply.
 
 Owns the buffers; the map is the file's and outlives them. Knows no architecture: it is asked for
-what a table of needs lists. Which linear weights are repacked is a table, never a measurement, as a
-repacked weight gives other bits than a plain one (ADR 0003).
+what a table of needs lists. Linear weights go to our own kernels where these have their type, else
+to ggml's, repacked where a table says so, never a measurement: each gives other bits (ADR 0003).
 """
 
 import ctypes
@@ -13,6 +13,7 @@ from typing import Final
 
 import ggml
 
+from kvalet.engine import native
 from kvalet.engine.ggml.architectures.tensors import Need, Needs, Use, find
 from kvalet.engine.ggml.backend import Backend, Buffer, Context, Tensor
 from kvalet.errors import ModelFileError
@@ -28,19 +29,24 @@ ARM_GRANULARITY: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    tensor: Tensor
+    tensor: Tensor  # for ggml; of packed ones it is not read, but has type and shape
     bias: Tensor | None = None
+    packed: native.Linear | None = None  # for our kernels, the bias included
 
 
 class Weights:
-    def __init__(self, file: GGUFFile, backend: Backend) -> None:
+    def __init__(
+        self, file: GGUFFile, backend: Backend, library: native.NativeLibrary | None
+    ) -> None:
+        """`library`: that of our kernels; None: ggml multiplies everything."""
         self.granularity = ARM_GRANULARITY if ggml.ggml_cpu_has_matmul_int8() else 1
         self._file = file
         self._backend = backend
+        self._library = library
         self._can_repack = platform.machine() in {"x86_64", "AMD64"}
         self._context = Context(2 * len(file.tensors) * ggml.ggml_tensor_overhead())
         self._map = _map_buffer(file, backend)
-        self._repacked_buffers: list[Buffer] = []
+        self._copies: list[Buffer] = []  # of weights, as kernels want them
         self._in_map: dict[str, Tensor] = {}
         self._kinds: Counter[str] = Counter()
 
@@ -50,8 +56,8 @@ class Weights:
         return {key: self._load(need) for key, need in needs.items()}
 
     @property
-    def repacked_bytes(self) -> int:
-        return sum(buffer.num_bytes for buffer in self._repacked_buffers)
+    def copied_bytes(self) -> int:
+        return sum(buffer.num_bytes for buffer in self._copies)
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -59,7 +65,7 @@ class Weights:
         return dict(sorted(self._kinds.items()))
 
     def close(self) -> None:
-        for buffer in (*self._repacked_buffers, self._map):
+        for buffer in (*self._copies, self._map):
             buffer.close()
         self._context.close()
 
@@ -72,8 +78,10 @@ class Weights:
                 self._require_computable(info)
                 return Weight(self._mapped(info))
             case Use.LINEAR:
-                self._require_computable(info)
-                return Weight(self._multiplied(info), self._bias(need.bias))
+                bias = self._bias(need.bias)
+                packed = self._packed(info, bias)
+                tensor = self._multiplied(info) if packed is None else self._mapped(info)
+                return Weight(tensor, bias, packed)
 
     def _bias(self, need: Need) -> Tensor | None:
         has_bias = need.tensor_name in self._file.tensors
@@ -81,6 +89,7 @@ class Weights:
 
     def _multiplied(self, info: TensorInfo) -> Tensor:
         """Repacked where that is faster and a column keeps its bits."""
+        self._require_computable(info)
         granularity = self._repacked_granularity(info)
         if not granularity:
             self._kinds[info.type_name] += 1
@@ -88,6 +97,21 @@ class Weights:
         self.granularity = max(self.granularity, granularity)
         self._kinds[f"{info.type_name} repacked"] += 1
         return self._repacked(info)
+
+    def _packed(self, info: TensorInfo, bias: Tensor | None) -> native.Linear | None:
+        """None where ggml multiplies."""
+        if self._library is None:
+            return None
+        num_in, num_out = info.shape
+        num_bytes = self._library.packed_bytes(info.type, num_in, num_out)
+        if not num_bytes:
+            return None
+        buffer = self._backend.allocate(num_bytes)
+        self._copies.append(buffer)
+        self._library.pack(info.type, buffer.base, self._file.address(info), num_in, num_out)
+        self._kinds[f"{info.type_name} packed"] += 1
+        data = None if bias is None else bias.contents.data
+        return native.Linear(buffer.base, data, info.type, num_in, num_out)
 
     def _mapped(self, info: TensorInfo) -> Tensor:
         if info.name not in self._in_map:
@@ -117,7 +141,7 @@ class Weights:
         buffer_type = self._backend.repack_buffer_type
         num_bytes = ggml.ggml_backend_buft_get_alloc_size(buffer_type, tensor)
         buffer = self._backend.allocate(num_bytes, buffer_type)
-        self._repacked_buffers.append(buffer)
+        self._copies.append(buffer)
         buffer.place(tensor, buffer.base)
         source = ctypes.c_void_p(self._file.address(info))
         ggml.ggml_backend_tensor_set(tensor, source, 0, info.num_bytes)

@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 from kvalet.engine.ggml.architectures.description import (
     AttentionMixer,
-    FeedForward,
     ModelDescription,
     Rope,
 )
 from kvalet.engine.ggml.architectures.tensors import layer_needs, model_needs
 from kvalet.engine.ggml.backend import Handle, Tensor
 from kvalet.engine.ggml.builder import Builder
+from kvalet.engine.ggml.linear import Operand
 from kvalet.engine.ggml.rope import rotate
 from kvalet.engine.ggml.weights import Weight, Weights
 
@@ -43,11 +43,12 @@ class Decoder:
             if place == len(layers) - 1:
                 # nothing below looks at other rows: only these are worth computing further
                 mixed, x = graph.rows(mixed, graph.outputs), graph.rows(x, graph.outputs)
-            x = graph.add(x, graph.linear(mixed, weights["mixer_output"]))
+            x = graph.linear(graph.operand(mixed), weights["mixer_output"], added=x)
             h = graph.norm(x, weights["feed_forward_norm"], layer.norm)
-            x = graph.add(x, _feed_forward(graph, layer.feed_forward, weights, h))
-        x = graph.norm(x, self._weights["output_norm"], self.description.output_norm)
-        return graph.linear(x, self._weights["output"])
+            h = graph.gated(layer.feed_forward.activation, h, weights["gate"], weights["up"])
+            x = graph.linear(h, weights["down"], added=x)
+        h = graph.norm(x, self._weights["output_norm"], self.description.output_norm)
+        return graph.linear(h, self._weights["output"])
 
     def rotate(self, context: Handle, rope: Rope, x: Tensor, positions: Tensor) -> Tensor:
         factors = None if rope.factors is None else self._weights[rope.factors].tensor
@@ -61,17 +62,11 @@ class Decoder:
         return list(first_of_kind.values())
 
     def _attend(
-        self, graph: Builder, place: int, mixer: AttentionMixer, weights: LayerWeights, h: Tensor
+        self, graph: Builder, place: int, mixer: AttentionMixer, weights: LayerWeights, h: Operand
     ) -> Tensor:
-        query = graph.split_heads(graph.linear(h, weights["query"]), mixer.num_heads)
+        q, k, v = graph.linears(h, [weights[name] for name in ("query", "key", "value")])
+        query = graph.split_heads(q, mixer.num_heads)
         query = self.rotate(graph.context, mixer.rope, query, graph.positions)
-        key = graph.split_heads(graph.linear(h, weights["key"]), mixer.num_kv_heads)
+        key = graph.split_heads(k, mixer.num_kv_heads)
         key = self.rotate(graph.context, mixer.rope, key, graph.positions)
-        return graph.attend(place, query, key, graph.linear(h, weights["value"]))
-
-
-def _feed_forward(
-    graph: Builder, feed_forward: FeedForward, weights: LayerWeights, h: Tensor
-) -> Tensor:
-    gate, up = graph.linear(h, weights["gate"]), graph.linear(h, weights["up"])
-    return graph.linear(graph.gated(feed_forward.activation, gate, up), weights["down"])
+        return graph.attend(place, query, key, graph.split_heads(v, mixer.num_kv_heads))

@@ -7,6 +7,10 @@
 #include "columns.h"
 
 #define COLUMNS_AT_ONCE 64 /* whose quantised input is meant to stay in a core's cache */
+/* Weights that come from memory are asked for this many bytes ahead, where there are columns enough
+ * that computing takes as long as reading; for fewer, asking costs more than it brings. */
+#define AHEAD 2048
+#define AHEAD_COLUMNS 4
 
 typedef struct tile {
     const uint8_t *weights;  /* of one group of rows */
@@ -84,6 +88,8 @@ INLINE void quantised_tile(form f, int num, const tile *t, v16 *sums) {
             header = w;
             w += header_bytes(f);
         }
+        for (int line = 0; num >= AHEAD_COLUMNS && line < block_bytes(f); line += 64)
+            __builtin_prefetch(w + line + AHEAD);
         v16 scale, second;
         b64 codes[GROUPS];
         read_scales(f, header, w, &scale, &second);

@@ -4,6 +4,7 @@ One function per page; each returns the whole text.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from kvalet.core.scheduler import Scheduler
 from kvalet.core.sequence import TRANSITIONS, Status
 from kvalet.runtime.metrics import Metrics
 from kvalet.runtime.snapshot import Snapshots
+from kvalet.server.app import DIALECTS
+from kvalet.server.dialects.dialect import Dialect
 from kvalet.server.metrics import render_metrics
 from kvalet.settings import Setting
 
@@ -88,7 +91,40 @@ def _metrics() -> Iterator[str]:
     yield ""
 
 
+def fields() -> str:
+    return "\n".join(_fields())
+
+
+def _fields() -> Iterator[str]:
+    names = sorted({name for dialect in DIALECTS for name in _known(dialect)})
+    yield "# Fields of requests\n"
+    yield "What becomes of each field of a body, by endpoint. *works*: as llama.cpp's server and"
+    yield "OpenAI have it, whose names these are. *ignored*: taken, because it changes no answer of"
+    yield "ours. Values: these are taken, because they ask for nothing; any other is a 400 that"
+    yield "names the field. A dash: unknown there, and a 400. `null`: it was not given.\n"
+    yield "| field | " + " | ".join(f"`{dialect.paths[0]}`" for dialect in DIALECTS) + " |"
+    yield "|---" * (len(DIALECTS) + 1) + "|"
+    for name in names:
+        yield f"| `{name}` | " + " | ".join(_fate(dialect, name) for dialect in DIALECTS) + " |"
+    yield ""
+
+
+def _known(dialect: Dialect) -> set[str]:
+    return {*dialect.body.model_fields, *dialect.body.ignored, *dialect.body.refused}
+
+
+def _fate(dialect: Dialect, name: str) -> str:
+    body = dialect.body
+    if name in body.model_fields:
+        return "works"
+    if name in body.ignored:
+        return "ignored"
+    values = ", ".join(f"`{json.dumps(value)}`" for value in body.refused.get(name, ()))
+    return values or ("`null`" if name in body.refused else "-")
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    "fields.md": fields,
     "flags.md": flags,
     "metrics.md": metrics,
     "states.md": states,

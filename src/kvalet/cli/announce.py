@@ -10,7 +10,7 @@ from kvalet.server.model import ServedModel
 
 
 def facts(model: ServedModel, info: EngineInfo) -> Iterator[str]:
-    """What runs, in a few lines for whoever started it."""
+    """What runs, in a few lines for the terminal."""
     report, service = info.report, model.service
     cells, pool_bytes = info.num_pages * PAGE_CELLS, info.num_pages * info.page_bytes
     yield (
@@ -38,7 +38,7 @@ def exactness(info: EngineInfo) -> str:
             f"exact at {len(found.same)} widths of a step; "
             f"not tried yet: {', '.join(found.unproven)}"
         )
-    return "exact: a token's bits do not depend on who else is served"
+    return "exact: a token's bits do not depend on what else is served"
 
 
 def curl(url: str, *, has_key: bool) -> Iterator[str]:

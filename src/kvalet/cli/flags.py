@@ -71,7 +71,7 @@ class LoadConfig:
         "LLAMA_EXACT_CONCURRENCY",
         exactness,
         "auto",
-        "whether text may depend on who else is served: `auto` says at load what is proven of this "
+        "whether text may depend on what else is served: `auto` says at load what is proven of this "
         "machine, `on` refuses to start unless everything is, `off` asks nothing",
     )
 

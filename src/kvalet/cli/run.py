@@ -1,7 +1,7 @@
 """What comes of a command: an exit code, and a line on stderr if it failed.
 
 Every error kvalet raises on purpose is one line and exit code 2, and so is a standard output that
-cannot be written to, a full disk say. One that nobody reads any more ends the command silently.
+cannot be written to, a full disk say. A reader that has left ends the command silently.
 """
 
 import errno

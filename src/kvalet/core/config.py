@@ -20,7 +20,7 @@ LOOKAHEAD_STEPS = 8  # while copies run beside steps (behaviour P1)
 
 @dataclass(frozen=True, slots=True)
 class SlotConfig:
-    """Who is served at once, and who may wait for it."""
+    """Requests that are served at once, and that may wait for it."""
 
     num_slots: int = setting(
         "-np, --parallel SLOTS",
@@ -87,7 +87,7 @@ class ShiftConfig:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionConfig:
-    """When a sequence is parked, which one, and who enters. Raises ConfigError for watermarks that
+    """When a sequence is parked, which one, and which one enters. Raises ConfigError for watermarks that
     leave nothing between them."""
 
     preempt: bool = setting(
@@ -132,9 +132,9 @@ class PreemptionConfig:
         "LLAMA_SERVER_PREEMPT_RESUME",
         Choice(*LINE_ORDERS),
         "head",
-        "who enters, when more wait than fit: the one that has waited longest and nobody before it "
-        "(head); likewise, but parked chats before new ones, which wait longer for it (parked); or "
-        "whoever fits, most often parked first (pass), which can keep a large chat waiting for "
+        "which chat enters, when more wait than fit: the one that has waited longest and none before "
+        "it (head); likewise, but parked chats before new ones, which wait longer for it (parked); "
+        "or any that fits, most often parked first (pass), which can keep a large chat waiting for "
         "long",
     )
     starved_after: int = setting(
@@ -166,7 +166,7 @@ class PreemptionConfig:
         "LLAMA_SERVER_PREEMPT_PLANNER",
         switch,
         True,
-        "park nobody ahead of time, only when a step has run out of pages",
+        "park no chat ahead of time, only when a step has run out of pages",
     )
 
     def __post_init__(self) -> None:
@@ -241,6 +241,8 @@ class MemoryConfig:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
+    """The groups as they were given, and what became of the others once the model was known."""
+
     n_ctx: int  # cells; what every slot is told
     slots: SlotConfig = field(default_factory=SlotConfig)
     steps: StepConfig = field(default_factory=StepConfig)

@@ -71,8 +71,8 @@ class LoadConfig:
         "LLAMA_EXACT_CONCURRENCY",
         exactness,
         "auto",
-        "whether text may depend on what else is served: `auto` says at load what is proven of this "
-        "machine, `on` refuses to start unless everything is, `off` asks nothing",
+        "whether text may depend on what else is served: `auto` says at load what is proven of "
+        "this machine, `on` refuses to start unless everything is, `off` asks nothing",
     )
 
 

@@ -87,8 +87,8 @@ class ShiftConfig:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionConfig:
-    """When a sequence is parked, which one, and which one enters. Raises ConfigError for watermarks that
-    leave nothing between them."""
+    """When a sequence is parked, which one, and which one enters. Raises ConfigError for
+    watermarks that leave nothing between them."""
 
     preempt: bool = setting(
         "--preempt, --no-preempt",
@@ -132,10 +132,10 @@ class PreemptionConfig:
         "LLAMA_SERVER_PREEMPT_RESUME",
         Choice(*LINE_ORDERS),
         "head",
-        "which chat enters, when more wait than fit: the one that has waited longest and none before "
-        "it (head); likewise, but parked chats before new ones, which wait longer for it (parked); "
-        "or any that fits, most often parked first (pass), which can keep a large chat waiting for "
-        "long",
+        "which chat enters, when more wait than fit: the one that has waited longest and none "
+        "before it (head); likewise, but parked chats before new ones, which wait longer for it "
+        "(parked); or any that fits, most often parked first (pass), which can keep a large chat "
+        "waiting for long",
     )
     starved_after: int = setting(
         "--preempt-starved N",

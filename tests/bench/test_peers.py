@@ -1,12 +1,15 @@
 """`bench/peers/llama_cpp.py`, with nothing measured."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
+import httpx
 import pytest
 from bench.peers import llama_cpp
+from typing_extensions import override
 
 from kvalet.bench import harness
 from kvalet.bench.harness import FIRST, Benchmark
@@ -15,9 +18,15 @@ from kvalet.bench.target import Where
 from kvalet.errors import EngineError
 
 
-@contextmanager
-def serving(command: Sequence[str]) -> Iterator[str]:
-    yield "http://127.0.0.1:9"
+class Absent(llama_cpp.LlamaServer):
+    @override
+    def __enter__(self) -> Self:
+        self.url = "http://127.0.0.1:9"
+        return self
+
+    @override
+    def __exit__(self, *exc: object) -> None:
+        pass
 
 
 def measured(first: Sequence[str], second: Sequence[str]) -> list[Round]:
@@ -61,8 +70,20 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: Path, measure: Callable[..., li
     model = folder / "model.gguf"
     model.touch()
     monkeypatch.setattr("sys.argv", ["llama_cpp.py", "--peer", "x", "-m", str(model)])
-    monkeypatch.setattr(llama_cpp, "peer_of", lambda environment: (Path("x"), "a peer"))
-    monkeypatch.setattr(llama_cpp, "serving", serving)
+    monkeypatch.setattr(llama_cpp, "peer_of", lambda environment: ("x", "a peer"))
+    monkeypatch.setattr(llama_cpp, "LlamaServer", Absent)
     monkeypatch.setattr(llama_cpp, "end_on_sigterm", lambda: None)
     monkeypatch.setattr(harness, "measure", measure)
     return llama_cpp.main()
+
+
+def test_a_peer_is_there_once_it_is_healthy_and_told_if_it_ends() -> None:
+    folder = "import os, tempfile; os.chdir(tempfile.mkdtemp()); open('health', 'w')"
+    serve = (
+        "import sys, http.server as h; h.test(h.SimpleHTTPRequestHandler, port=int(sys.argv[2]))"
+    )
+    with llama_cpp.LlamaServer([sys.executable, "-c", f"{folder}; {serve}"]) as peer:
+        assert httpx.get(f"{peer.url}/health").is_success
+    gone = llama_cpp.LlamaServer([sys.executable, "-c", "print('no model')"])
+    with pytest.raises(EngineError, match="no model"):
+        gone.__enter__()

@@ -79,11 +79,16 @@ class ServerProcess:
         self._log.close()
         return code
 
+    def _find_url(self) -> str | None:
+        """Once it answers."""
+        found = _URL.search(self.output())
+        return found.group() if found else None
+
     def _wait_for_url(self) -> str:
         deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline:
-            if found := _URL.search(self.output()):
-                return found.group()
+            if found := self._find_url():
+                return found
             if self.process.poll() is not None:
                 break
             time.sleep(0.05)

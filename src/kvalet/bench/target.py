@@ -6,7 +6,7 @@ where they are refused, texts may end early and tokens are counted by pieces.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ OPTIONAL: Final[Mapping[str, object]] = {
     "ignore_eos": True,  # of llama.cpp and vLLM
     "stream_options": {"include_usage": True},  # OpenAI's, but later than the rest
 }
-FEWER: Final = (frozenset(OPTIONAL), *(frozenset({name}) for name in OPTIONAL), frozenset[str]())
 MAX_PORT: Final = 65_535
 OWN_COUNTER: Final = "n_preempt_total"
 
@@ -33,7 +32,7 @@ class Target:
     url: str
     is_kvalet: bool = True
     model: str | None = None  # how a foreign server calls what it serves
-    takes: frozenset[str] = FEWER[0]  # of OPTIONAL
+    takes: frozenset[str] = frozenset(OPTIONAL)  # of OPTIONAL
 
     def body(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The body of a chat as this server takes it."""
@@ -122,21 +121,22 @@ async def _look(url: str) -> Target:
         metrics = await http.get("/metrics")
         if metrics.is_success and OWN_COUNTER in metrics.text:
             return Target(url)
-        model, refusal = await _model(http), ""
-        for takes in FEWER:
-            target = Target(url, is_kvalet=False, model=model, takes=takes)
-            response = await http.post("/v1/chat/completions", json=_trial(target))
-            if response.is_success and "data:" in response.text:
-                return target
-            refusal = response.text
-    raise EngineError(f"{url} refuses a plain chat: {refusal[:500]}")
+        plain = Target(url, is_kvalet=False, model=await _model(http), takes=frozenset())
+        if refusal := await _refusal(http, plain):
+            raise EngineError(f"{url} refuses a plain chat: {refusal[:500]}")
+        one_more = {name: replace(plain, takes=frozenset({name})) for name in OPTIONAL}
+        taken = [name for name, with_ in one_more.items() if not await _refusal(http, with_)]
+        return replace(plain, takes=frozenset(taken))
 
 
-def _trial(target: Target) -> dict[str, Any]:
+async def _refusal(http: httpx.AsyncClient, target: Target) -> str:
+    """What the server says to a chat of one token; empty if it answers."""
     message = {"role": "user", "content": "How are you?"}
     whole = {"messages": [message], "max_tokens": 1, "temperature": 0, "seed": 1, **OPTIONAL}
     body = {**target.body(whole), "stream": True}
-    return {name: value for name, value in body.items() if value is not None}
+    sent = {name: value for name, value in body.items() if value is not None}
+    response = await http.post("/v1/chat/completions", json=sent)
+    return "" if response.is_success and "data:" in response.text else response.text or "nothing"
 
 
 async def _model(http: httpx.AsyncClient) -> str | None:

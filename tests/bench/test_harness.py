@@ -184,7 +184,7 @@ def test_no_prompt_comes_again(benchmark: Benchmark, count: int) -> None:
             foreign.bodies.clear()
             where = Where(url=foreign.url, first=first, num_rounds=2)
             measure(lambda line: None, where, benchmark)
-            found = {body["messages"][0]["content"] for body in foreign.bodies[1:]}
+            found = {body["messages"][0]["content"] for body in foreign.bodies} - {"How are you?"}
             assert len(found) == 2 * count
             openings += found
     assert len(openings) == len(set(openings))

@@ -142,7 +142,9 @@ def report(
 ) -> Mapping[str, object]:
     """Prints the tables and what was wrong; returns all of it for JSON."""
     lines = comparison(rounds) if where.vs else tables(rounds)
-    console.print("", *lines, *faults_of(rounds), sep="\n")
+    console.print("", *lines, sep="\n")
+    for fault in faults_of(rounds):
+        console.print(fault)
     about = {"benchmark": type(benchmark).__name__, **asdict(benchmark), "where": asdict(where)}
     return {**circumstances(), **about, **told(rounds)}
 

@@ -58,7 +58,8 @@ def run(console: Console, where: Where) -> int:
     lines = [line for name, rounds in found.items() for line in lines_of(name, rounds)]
     console.print("", *markdown(("benchmark", "case", "result"), lines), "", sep="\n")
     for name, rounds in found.items():
-        console.print(*(f"{name}: {fault}" for fault in faults_of(rounds)), sep="\n")
+        for fault in faults_of(rounds):
+            console.print(f"{name}: {fault}")
     result = {"where": asdict(where), "lines": lines, "seconds": seconds}
     console.print(json.dumps({**circumstances(), **result}))
     return max(map(exit_code, found.values()))
@@ -68,5 +69,5 @@ def lines_of(name: str, rounds: Sequence[Round]) -> Iterator[tuple[str, str, str
     for case in rounds[0][FIRST].rows:
         found = {figure: values(rounds, FIRST, case, figure) for figure in SHOWN}
         known = {name: of for name, of in found.items() if any(value is not None for value in of)}
-        shown = (f"{figure} {spread(of)}" for figure, of in known.items())
-        yield name, case, ", ".join(shown)
+        if known:
+            yield name, case, ", ".join(f"{figure} {spread(of)}" for figure, of in known.items())

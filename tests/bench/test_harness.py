@@ -26,7 +26,7 @@ from kvalet.bench.prefix import Prefix
 from kvalet.bench.pressure import Pressure
 from kvalet.bench.prompts import pressing_chats
 from kvalet.bench.report import Row, Turn, comparison, tables, told
-from kvalet.bench.target import Where
+from kvalet.bench.target import Target, Where
 from kvalet.errors import ConfigError, EngineError
 from tests.bench.foreign import Foreign, serving
 
@@ -96,6 +96,17 @@ def test_a_second_server_that_fails_is_a_figure(
     assert table
     assert all(line.endswith("| - |") for line in table)  # no ratio of anything
     assert any(line.split("|")[3].strip() not in ("", "-") for line in table)
+
+
+def test_of_a_server_that_is_gone_every_chat_has_failed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "at", Target)  # it was there when it was looked at
+    code, lines, found = ran(Where(url="http://127.0.0.1:9"), Two(), capsys)
+    (row,) = found[FIRST]["rows"]
+    assert (row["failed"], row["complete"]) == (2, 0)
+    assert code == harness.FIRST_WRONG
+    assert any("two: 2 of 2 chats failed: ConnectError" in line for line in lines)
 
 
 def test_a_first_server_that_fails_is_another_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,12 +39,19 @@ class Session:
         return await stream_chat(self.http, chat)
 
     async def begin(self) -> None:
-        self._start_s, self._before = time.monotonic(), await self.target.counters(self.http)
+        self._start_s, self._before = time.monotonic(), await self._counters()
 
     async def end(self) -> None:
         self.wall_s = time.monotonic() - self._start_s
-        after = await self.target.counters(self.http)
-        self.counted = {name: after[name] - self._before.get(name, 0.0) for name in after}
+        after, before = await self._counters(), self._before
+        self.counted = {name: after[name] - before[name] for name in after if name in before}
+
+    async def _counters(self) -> Mapping[str, float]:
+        """None, too, of a server that is gone: its chats will tell."""
+        try:
+            return await self.target.counters(self.http)
+        except httpx.HTTPError:
+            return {}
 
     async def play(self, load: "Load") -> str:
         """Why it broke off, if it did. A chat that fails is not a reason."""

@@ -106,7 +106,7 @@ class Pressure:
             **told(one.counted, PARKS),
             "wall s": wall_s,
             "tok/s": rate(chats, wall_s),
-            "longest parked s": max(pauses, default=0.0),
+            "longest parked s": max(pauses, default=0.0) if wall_s else None,
             **percentiles("gap", gaps, 50, 95),
         }
         if self.small:

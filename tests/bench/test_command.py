@@ -29,12 +29,8 @@ def where_of(*args: str) -> Where:
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (("pressure", "--uneven", "--chats", "4"), "--chats: --uneven has eight"),
-        (("pressure", "--matrix", "--url", URL), "--matrix starts servers of its own"),
         (("exact", "--every", "16", "--url", URL), "--every: with --url or --vs"),
         (("exact", "--every", "16", "--vs", URL), "--every: with --url or --vs"),
-        (("stall", "--vs", URL), "stall forces parks"),
-        (("pressure", "--url", URL, "-m", "x"), "--model is for a server that is started"),
     ],
 )
 def test_what_would_be_ignored_is_refused(args: tuple[str, ...], complaint: str) -> None:
@@ -44,7 +40,7 @@ def test_what_would_be_ignored_is_refused(args: tuple[str, ...], complaint: str)
 
 
 def test_what_is_not_given_has_a_default() -> None:
-    assert command.benchmark_of(parsed("pressure", "--uneven")) == Pressure(kind="uneven")
+    assert command.benchmark_of(parsed("pressure", "--matrix")) == Pressure(matrix=True)
     assert command.benchmark_of(parsed("exact")) == Exact()
     assert command.benchmark_of(parsed("latency", "--rates", "2,2,4")) == Latency((2.0, 4.0))
     assert command.benchmark_of(parsed("latency")) == Latency()

@@ -139,7 +139,7 @@ def test_a_load_that_breaks_off_leaves_the_rest(capsys: pytest.CaptureFixture[st
 
 def test_servers_of_its_own_are_started_or_it_is_refused() -> None:
     with pytest.raises(ConfigError, match="--matrix starts servers of its own"):
-        measure(print, Where(url="http://127.0.0.1:9"), Pressure(kind="matrix"))
+        measure(print, Where(url="http://127.0.0.1:9"), Pressure(matrix=True))
 
 
 def turn(faults: tuple[str, ...] = (), **figures: float | None) -> Turn:

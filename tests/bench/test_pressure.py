@@ -9,10 +9,10 @@ from kvalet.bench.figures import MIB
 from kvalet.bench.harness import Played
 from kvalet.bench.loads import SMALL
 from kvalet.bench.pressure import ALONE, TOGETHER, Pressure, budgets_between
-from kvalet.bench.prompts import pressing_chats, uneven_chats
+from kvalet.bench.prompts import pressing_chats
 from kvalet.bench.report import Row
 from kvalet.bench.target import Where
-from kvalet.core.policy import LINE_ORDERS, VICTIM_POLICIES
+from kvalet.core.policy import VICTIM_POLICIES
 from tests.bench.streams import PARKED, chat, failed, moments, played
 
 PAUSED = "sent 0, piece 1, preempted 2, resumed 3, preempted 4, resumed 6.5"
@@ -71,20 +71,12 @@ def test_small_requests_are_counted_apart() -> None:
     assert (told["chats"], told["small answered"]) == (2, 2)
 
 
-def park(num_bytes: int, mode: str, ms: float = 1.0) -> str:
-    return f"INFO park: slot=0 request=x cells=1 bytes={num_bytes} mode={mode} ms={ms} why='x'\n"
+def park(num_bytes: int, mode: str) -> str:
+    return f"INFO park: slot=0 request=x cells=1 bytes={num_bytes} mode={mode} ms=1 why='x'\n"
 
 
-LOG = park(3 * MIB, "swap") + park(15 * MIB, "swap", 5.0) + park(99 * MIB, "recompute", 9.0)
-
-
-def test_copies_are_told_from_the_log() -> None:
-    counted = {**PARKED, "mirror_bytes_total": 6.0 * MIB, "copy_seconds_total": 2.5}
-    one = played(chats()[:2], counted, LOG + park(MIB, "swap").replace("park:", "resume:"))
-    told = row(one, "one", "two", pressure=Pressure(kind="mirror")).figures
-    assert (told["park p50 ms"], told["park max ms"]) == (1.0, 5.0)
-    assert (told["MiB copied by a park"], told["MiB copied in all"]) == (3.0, 8.0)
-    assert told["copier busy %"] == 25.0
+LOG = park(3 * MIB, "swap") + park(15 * MIB, "swap") + park(99 * MIB, "recompute")
+LOG += park(MIB, "swap").replace("park:", "resume:")
 
 
 def test_budgets_lie_between_the_parks_that_were_seen() -> None:
@@ -102,7 +94,7 @@ def names(pressure: Pressure) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def test_a_matrix_is_every_budget_under_every_policy() -> None:
-    *found, last = names(Pressure(kind="matrix"))
+    *found, last = names(Pressure(matrix=True))
     assert len(found) == len(dict(found)) == 5 * len(VICTIM_POLICIES)
     policy = next(iter(VICTIM_POLICIES))
     assert found[1] == (
@@ -112,18 +104,9 @@ def test_a_matrix_is_every_budget_under_every_policy() -> None:
     assert last == (ALONE, ())
 
 
-def test_servers_of_every_order_and_of_both_mirrors() -> None:
-    assert len(names(Pressure(kind="uneven"))) == len(LINE_ORDERS) + 1
-    assert names(Pressure(kind="mirror"))[0][1] == ("--preempt-mirror", "on")
-    assert names(Pressure()) == [(TOGETHER, ()), (ALONE, ())]
-
-
 def test_chats_differ_from_their_first_words_on() -> None:
-    found = [*pressing_chats(10, count=8), *uneven_chats(100)]
+    found = pressing_chats(10, count=8)
     openings = {body["messages"][0]["content"][:20] for _, body in found}
     assert len({name for name, _ in found}) == len(openings) == 8
-    later = {body["messages"][0]["content"][:20] for _, body in uneven_chats(100, first=8)}
+    later = {body["messages"][0]["content"][:20] for _, body in pressing_chats(10, 8, first=8)}
     assert not later & openings
-    assert [body["max_tokens"] for _, body in uneven_chats(100)] == [
-        *(100, 15, 70, 10, 45, 90, 30, 60)
-    ]

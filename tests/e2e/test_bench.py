@@ -70,20 +70,6 @@ def test_a_server_that_runs_already_beside_small_requests(model: Path) -> None:
     assert row["small answered"] >= 1
 
 
-def test_uneven_chats_in_each_order(model: Path) -> None:
-    rows = pressure("-m", str(model), "--uneven", "--", "-t", "1", "-c", POOL).rows()
-    assert list(rows) == [f"--preempt-resume {order}" for order in ("head", "parked", "pass")]
-    assert all(are_right(row, 8) for row in rows.values())
-
-
-def test_pages_copied_ahead_or_not(model: Path) -> None:
-    rows = pressure("--mirror", "-m", str(model), "--", "-t", "1", "-c", POOL).rows()
-    assert list(rows) == ["--preempt-mirror on", "--preempt-mirror off"]
-    for row in rows.values():
-        assert row["parks"] >= 1
-        assert row["park p95 ms"] > 0
-
-
 def test_stalls(model: Path) -> None:
     found = bench("stall", "-m", str(model), "--tokens", "200", "--rounds", "1", "--", "-t", "1")
     rows = found.rows()

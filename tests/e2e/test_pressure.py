@@ -5,16 +5,22 @@ from typing import Any
 
 import pytest
 
-from kvalet.bench.chats import Chat, ChatState, stream_together
+from kvalet.bench.chats import Chat, ChatState, stream_chat
 from kvalet.bench.process import ServerProcess
 from kvalet.bench.prompts import pressing_chats
+from kvalet.bench.target import Target
 from tests.e2e.client import complete, complete_together, metrics, wait_until
 
 NUM_TOKENS = 200
 
 
 def _streamed(url: str, bodies: list[tuple[str, dict[str, Any]]]) -> list[Chat]:
-    return asyncio.run(stream_together(url, [Chat(name, body) for name, body in bodies]))
+    async def ask() -> list[Chat]:
+        async with Target(url).client() as http:
+            asked = [stream_chat(http, Chat(name, body)) for name, body in bodies]
+            return await asyncio.gather(*asked)
+
+    return asyncio.run(ask())
 
 
 @pytest.mark.model

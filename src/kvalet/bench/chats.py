@@ -4,7 +4,6 @@ Speaks HTTP to any URL; knows nothing of the server's insides. Of an event it re
 here; anything else in it is ignored, and what has another shape is a failure of the chat.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -249,9 +248,3 @@ async def event_lines(response: httpx.Response) -> AsyncIterator[str]:
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line.removesuffix(b"\r").decode()
-
-
-async def stream_together(url: str, chats: list[Chat]) -> list[Chat]:
-    """All chats at once."""
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT) as http:
-        return await asyncio.gather(*(stream_chat(http, chat) for chat in chats))

@@ -166,7 +166,6 @@ SERVER: Final[Flags] = {
 }
 
 
-KIND: Final = {"action": "store_const", "dest": "kind", "default": "once"}
 BENCHMARKS: Final[Mapping[str, tuple[str, Flags]]] = {
     "decode": (
         "tokens per second of one chat and of four, and what of a step is not ggml's",
@@ -175,10 +174,8 @@ BENCHMARKS: Final[Mapping[str, tuple[str, Flags]]] = {
     "pressure": (
         "chats that do not fit together: complete, as alone, at what cost",
         {
-            "--matrix": {**KIND, "const": "matrix", "help": "with every budget and victim policy"},
-            "--uneven": {**KIND, "const": "uneven", "help": "eight uneven chats in every order"},
-            "--mirror": {**KIND, "const": "mirror", "help": "with pages copied ahead, and not"},
-            "--chats": _flag(COUNT, "N", "default: 4"),
+            "--matrix": {"action": "store_true", "help": "with every budget and victim policy"},
+            "--chats": _flag(COUNT, "N", "at once", 4),
             **_tokens(700),
             "--small": {"action": "store_true", "help": "beside one small request after another"},
         },

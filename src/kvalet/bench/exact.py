@@ -20,6 +20,7 @@ from kvalet.bench.loads import Bodies, in_groups, one_by_one, without_cache
 from kvalet.bench.prompts import pressing_chats
 from kvalet.bench.report import Row
 from kvalet.bench.target import Where
+from kvalet.errors import EngineError
 
 NUM_BESIDE: Final = 4
 EVERY: Final = 16  # tokens between forced parks
@@ -100,7 +101,10 @@ def requests(num_tokens: int, first: int = 0) -> Bodies:
 
 def _other_threads(url: str) -> str:
     """A number of them that the server there does not have."""
-    props = httpx.get(f"{url}/props").raise_for_status().json()
+    try:
+        props = httpx.get(f"{url}/props").raise_for_status().json()
+    except httpx.HTTPError as error:
+        raise EngineError(f"the server is gone: {error}") from None
     return "1" if props["engine"]["threads"] > 1 else "2"
 
 

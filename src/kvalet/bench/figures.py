@@ -1,9 +1,8 @@
 """Named figures of what was played: of chats, as their clients saw them, and of the server, if it
 counts. One that there is none of is None, never 0."""
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -69,24 +68,6 @@ def first_difference(text: str, other: str) -> int:
     """The character from which two texts differ: the length of the shorter one at most."""
     pairs = enumerate(zip(text, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
-
-
-class ParkLine(NamedTuple):
-    """What the server's log says of a park."""
-
-    num_bytes: int
-    mode: str
-    ms: float
-
-
-_PARK_LINE = re.compile(r" park: .*bytes=(\d+) mode=(\w+) ms=(\S+)")
-
-
-def swaps(log: str) -> Iterator[ParkLine]:
-    """Parks that copied."""
-    for num_bytes, mode, ms in _PARK_LINE.findall(log):
-        if mode == "swap":
-            yield ParkLine(int(num_bytes), mode, float(ms))
 
 
 def gaps_s(chats: Iterable[Chat], of: Callable[[Chat], Sequence[float]]) -> list[float]:

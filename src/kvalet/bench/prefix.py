@@ -156,6 +156,6 @@ def _row(name: str, one: Played, cold: Played | None, known: int) -> Row:
         # The answer may come back as other tokens than were drawn.
         if chat.num_computed > (new or 0) + PAGE + NUM_TOKENS:
             faults.append(f"{chat.num_computed} tokens computed, of which {new} are new")
-        if bool(from_host) != (name != POOL):
+        if from_host is not None and bool(from_host) != (name != POOL):
             faults.append(f"{from_host:.0f} pages from the host")
     return Row(name, figures, faults)

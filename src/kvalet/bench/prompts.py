@@ -56,7 +56,6 @@ _CHATS = (
 )
 
 _NUM_LETTERS = 10
-_UNEVEN = (1.0, 0.15, 0.7, 0.1, 0.45, 0.9, 0.3, 0.6)
 
 
 def pressing_chats(
@@ -65,12 +64,6 @@ def pressing_chats(
     """Names and chat completion bodies; greedy, and exactly `num_tokens` long. Beyond four, the
     subjects come again with another opening; `first`: how many there were before."""
     return [_chat(index, num_tokens) for index in range(first, first + count)]
-
-
-def uneven_chats(num_tokens: int, *, first: int = 0) -> list[tuple[str, dict[str, Any]]]:
-    """Eight of them; the longest generates `num_tokens`, the shortest a tenth of that. `first`: how
-    many chats there were before."""
-    return [_chat(index, round(share * num_tokens)) for index, share in enumerate(_UNEVEN, first)]
 
 
 def small_request(number: int) -> dict[str, Any]:
